@@ -1,0 +1,1 @@
+"""The node: command line and supervision of the services on one machine."""

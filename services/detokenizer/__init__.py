@@ -1,0 +1,1 @@
+"""Turns folded tokens into text for whoever is attached."""

@@ -1,0 +1,1 @@
+"""HTTP face of the pipeline: OpenAI endpoints in front, NATS behind."""

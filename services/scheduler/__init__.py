@@ -1,0 +1,1 @@
+"""Decides which worker computes which tokens in which step."""

@@ -1,0 +1,1 @@
+"""Owns one device: weights, KV memory, engine steps, sampling."""

@@ -1,0 +1,1 @@
+"""Engines behind one interface: the fake one and the CPU one."""

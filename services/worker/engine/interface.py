@@ -1,0 +1,76 @@
+"""What the worker asks of an engine: one step over columns, the same for every device.
+
+An engine owns the KV tensors and the sampler; it knows nothing of epochs, plans, logs or block hashes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.pipeline import RowLogprobs
+from shared.messages.sampling import Sampling
+
+
+@dataclass(slots=True)
+class RowSampling:
+    """How one row is sampled.
+
+    position: output position of the sampled token (0 for the first); with sampling.seed it keys the random numbers.
+    history: int32 [num_tokens] ids of prompt and outputs so far, only when sampling.has_penalties, else None;
+    the first num_prompt_tokens of them are the prompt.
+    """
+
+    sampling: Sampling
+    position: int
+    num_prompt_tokens: int
+    history: NDArray[np.int32] | None = None
+
+
+@dataclass(slots=True)
+class StepInput:
+    """One engine step. S sequences, T tokens, R sampled rows, B blocks of the longest table.
+
+    token_ids: int32 [T], positions: int64 [T] (index in the sequence), slot_mapping: int64 [T]
+    (block_id * block_size + offset), cu_seqlens_q: int32 [S + 1], context_lens: int32 [S] tokens in the KV cache once
+    this step's are written, block_tables: int32 [S, B] padded with 0. sampled: int32 [R] indices into the S sequences,
+    whose last token's logits are sampled as rows[r] says.
+    """
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int64]
+    slot_mapping: NDArray[np.int64]
+    cu_seqlens_q: NDArray[np.int32]
+    context_lens: NDArray[np.int32]
+    block_tables: NDArray[np.int32]
+    sampled: NDArray[np.int32]
+    rows: list[RowSampling]
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """tokens: int32 [R], undefined where errors has the row. logprobs: empty, or one entry a row (None: not asked for).
+    errors: row -> reason (NaN logits, out of memory); only these rows failed."""
+
+    tokens: NDArray[np.int32]
+    logprobs: list[RowLogprobs | None] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """A device with a model on it. Called from one thread at a time, never from the event loop's."""
+
+    model: str
+    model_version: str
+    device: str
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+
+    def warm_up(self) -> None:
+        """Run every shape class once, so that the first request meets no surprise."""
+
+    def step(self, batch: StepInput) -> StepOutput:
+        """Compute the batch: write its KV, return its sampled tokens."""

@@ -1,0 +1,1 @@
+"""NATS behind a port: the only package that imports nats-py."""

@@ -1,0 +1,1 @@
+"""Every message between services, with its wire form."""

@@ -1,0 +1,159 @@
+"""Messages beside the data path: heartbeats, epochs, attaching to text, cancelling."""
+
+from typing import Literal
+
+import msgspec
+
+from shared.messages.pipeline import PROTOCOL_VERSION
+
+# ---- workers and their leader ---------------------------------------------------------------------------------------
+
+
+class WorkerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sent by each worker every 200 ms.
+
+    worker: the incarnation, unique per process start. started, finished: newest step begun and ended in epoch.
+    next_plan: step of the plan expected next. idle: no step runs and none is queued. leaving: drains, wants no new
+    sequences. num_blocks, block_size: KV memory in blocks and tokens per block; max_num_seqs and
+    max_num_batched_tokens bound one step; max_model_len bounds one sequence (tokens).
+    """
+
+    v: int = PROTOCOL_VERSION
+    worker: str
+    epoch: int
+    next_plan: int
+    started: int
+    finished: int
+    idle: bool
+    leaving: bool
+    model: str
+    model_version: str
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    enable_prefix_caching: bool = True
+
+
+class CacheReport(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The worker is idle in a new epoch, and these blocks hold these contents.
+
+    block_ids: int32. block_hashes: 16 bytes each (shared.block_hash), of full blocks only.
+    """
+
+    v: int = PROTOCOL_VERSION
+    worker: str
+    epoch: int
+    block_ids: bytes = b""
+    block_hashes: bytes = b""
+
+
+class PlanGap(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A plan arrived beyond the next one expected: send again from step next_plan."""
+
+    v: int = PROTOCOL_VERSION
+    worker: str
+    epoch: int
+    next_plan: int
+
+
+class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What tokenizers and gateways must know to refuse early; numbers are sequences, shares from 0 to 1."""
+
+    num_workers: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_tokens: int = 0
+    kv_cache_usage: float = 0.0
+    log_full: bool = False
+    max_model_len: int = 0
+
+
+class LeaderHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sent by the leading scheduler every 200 ms; takeover is the log sequence of its take-over."""
+
+    v: int = PROTOCOL_VERSION
+    shard: str
+    leader: str
+    takeover: int
+    load: ShardLoad
+
+
+# ---- text -----------------------------------------------------------------------------------------------------------
+
+
+class DetokenizerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sent every 250 ms: how far this detokenizer has folded; the log is not trimmed above it."""
+
+    v: int = PROTOCOL_VERSION
+    detokenizer: str
+    folded: int
+
+
+class Attach(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Read a request's text from these token positions on (one per choice; empty means from the start).
+
+    inbox: subject of the deltas. number: echoed by each delta; the newest number of an inbox and request stands.
+    style: "batch" for DeltaBatch, "json" or "msgpack" for the messages of a plain client.
+    """
+
+    v: int = PROTOCOL_VERSION
+    request_id: str
+    inbox: str
+    number: int
+    positions: tuple[int, ...] = ()
+    style: Literal["batch", "json", "msgpack"] = "batch"
+
+
+class Attached(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The detokenizer that serves this attachment; its batches to the inbox carry its name as source."""
+
+    v: int = PROTOCOL_VERSION
+    detokenizer: str
+
+
+class Detach(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The reader of this attachment is gone."""
+
+    v: int = PROTOCOL_VERSION
+    request_id: str
+    number: int
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+class ModelCard(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A model that can be asked for. created: Unix seconds. max_model_len in tokens."""
+
+    name: str
+    version: str
+    max_model_len: int
+    vocab_size: int
+    created: int = 0
+    root: str = ""
+
+
+class TokenizerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sent every 250 ms: the models that this tokenizer can prepare requests for."""
+
+    v: int = PROTOCOL_VERSION
+    tokenizer: str
+    models: list[ModelCard] = []
+
+
+# ---- messages of native clients (maps, JSON or msgpack) -------------------------------------------------------------
+
+
+class CancelRequest(msgspec.Struct, kw_only=True):
+    """On tb.v1.cancel."""
+
+    request_id: str
+
+
+class AttachRequest(msgspec.Struct, kw_only=True):
+    """On tb.v1.attach, with the inbox as reply subject."""
+
+    request_id: str
+    positions: list[int] = []

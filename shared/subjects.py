@@ -1,0 +1,85 @@
+"""Every NATS subject and stream name, in one place.
+
+Model names never stand in subjects (they hold dots); they travel inside the messages.
+"""
+
+PREFIX = "tb.v1"
+INFER = f"{PREFIX}.infer"
+CANCEL = f"{PREFIX}.cancel"
+CLIENT_ATTACH = f"{PREFIX}.attach"
+TOKENIZER_HEARTBEAT = f"{PREFIX}.heartbeat.tokenizer"
+
+TOKENIZER_QUEUE = "tokenizer"
+DETOKENIZER_QUEUE = "detokenizer"
+
+LOG_KINDS = ("req", "out", "fence", "end")
+
+
+def log_subject(shard: str, kind: str) -> str:
+    """Subject of one kind of record (req, out, fence, end) in the shard's log."""
+    return f"{PREFIX}.log.{shard}.{kind}"
+
+
+def log_subjects(shard: str) -> str:
+    """All of the shard's log."""
+    return f"{PREFIX}.log.{shard}.>"
+
+
+def log_stream(shard: str) -> str:
+    """Name of the JetStream stream that stores the shard's log."""
+    return f"LOG_{shard}"
+
+
+def snapshot_bucket(shard: str) -> str:
+    """Name of the object store that holds the fold's snapshots."""
+    return f"SNAP_{shard}"
+
+
+def plan(worker: str) -> str:
+    """StepPlan and EpochStart for one worker incarnation."""
+    return f"{PREFIX}.plan.{worker}"
+
+
+def worker_heartbeat(shard: str) -> str:
+    """WorkerHeartbeat of all workers."""
+    return f"{PREFIX}.heartbeat.{shard}.worker"
+
+
+def leader_heartbeat(shard: str) -> str:
+    """LeaderHeartbeat of the leading scheduler; shard may be `*`."""
+    return f"{PREFIX}.heartbeat.{shard}.leader"
+
+
+def detokenizer_heartbeat(shard: str) -> str:
+    """DetokenizerHeartbeat of all detokenizers."""
+    return f"{PREFIX}.heartbeat.{shard}.detokenizer"
+
+
+def cache_report(shard: str) -> str:
+    """CacheReport of workers at a new epoch."""
+    return f"{PREFIX}.cache_report.{shard}"
+
+
+def plan_gap(shard: str) -> str:
+    """PlanGap of workers."""
+    return f"{PREFIX}.plan_gap.{shard}"
+
+
+def attach(shard: str) -> str:
+    """Attach, answered by any detokenizer of the shard (queue group)."""
+    return f"{PREFIX}.attach.{shard}"
+
+
+def attach_direct(shard: str, detokenizer: str) -> str:
+    """Attach, answered by this detokenizer."""
+    return f"{PREFIX}.attach.{shard}.{detokenizer}"
+
+
+def detach(shard: str) -> str:
+    """Detach, heard by all detokenizers."""
+    return f"{PREFIX}.detach.{shard}"
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
+    return subject.startswith("_INBOX") and all(part and part not in "*>" for part in subject.split("."))

@@ -1,0 +1,1 @@
+"""Models on disk: versioned folders with checksums, read from safetensors and GGUF."""

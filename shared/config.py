@@ -1,7 +1,7 @@
 """Configuration that objects: a TOML file, command line options on top, and an error for everything unknown.
 
 A configuration is one frozen msgspec Struct. Each field is `Annotated[T, msgspec.Meta(description=..., ge=...)]` with a
-default; the same declaration gives the TOML key (`max_num_seqs`), the option (`--max-num-seqs`), its help and its check.
+default; the same declaration gives the TOML key (`max_num_seqs`), the option (`--max-num-seqs`), its help and check.
 """
 
 import argparse
@@ -16,8 +16,6 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 import msgspec
 
 C = TypeVar("C", bound=msgspec.Struct)
-
-ShortText = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class ConfigError(ValueError):

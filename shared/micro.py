@@ -7,17 +7,10 @@ the three is asked of all services, of all instances of one name, and of one ins
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 import msgspec
 
 from shared.subjects import micro_subjects
-
-
-class Publisher(Protocol):
-    """What this needs of the bus."""
-
-    def publish(self, subject: str, data: bytes) -> bool: ...
 
 
 class EndpointCounts(msgspec.Struct):

@@ -83,3 +83,8 @@ def detach(shard: str) -> str:
 def is_inbox(subject: str) -> bool:
     """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
     return subject.startswith("_INBOX") and all(part and part not in "*>" for part in subject.split("."))
+
+
+def micro_subjects(verb: str, name: str, id: str) -> list[str]:
+    """Where the NATS service API asks (verb PING, INFO or STATS) all services, those of a name, and one instance."""
+    return [f"$SRV.{verb}", f"$SRV.{verb}.{name}", f"$SRV.{verb}.{name}.{id}"]

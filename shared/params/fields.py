@@ -104,13 +104,13 @@ def token_ids(params: Mapping[str, Any], name: str, max_items: int, vocab_size: 
         raise wrong(name, "an array of token ids", value)
     if len(value) > max_items:
         raise invalid(f"{name} may have at most {max_items} items; got {len(value)}.", name)
-    for index, token_id in enumerate(value):
-        check_token_id(token_id, f"{name}[{index}]", vocab_size)
+    for token_id in value:
+        check_token_id(token_id, name, vocab_size)
     return tuple(value)
 
 
 def check_token_id(value: object, param: str, vocab_size: int | None) -> None:
     """RequestError unless value is a token id of the vocabulary (or of any, where vocab_size is None)."""
     limit = vocab_size if vocab_size is not None else 2**31
-    if not is_integer(value) or not 0 <= value < limit:  # type: ignore[operator]
-        raise wrong(param, f"a token id from 0 to {limit - 1}", value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
+        raise wrong(param, f"made of token ids from 0 to {limit - 1}", value)

@@ -1,0 +1,126 @@
+"""The log on JetStream: one stream per shard, an object store for snapshots of its fold."""
+
+import asyncio
+import logging
+
+import nats.errors
+import nats.js.errors
+from nats.js import api
+
+from shared import subjects
+from shared.bus.client import Bus
+from shared.bus.log_tail import NatsTail
+from shared.bus.snapshots import SnapshotStore
+from shared.log.fold import Fold
+from shared.log.port import LogFull, LogUnavailable, OnRecord, OnReload
+
+ATTEMPT_TIMEOUT_S = 0.5
+RETRY_WAIT_S = 0.05
+DUPLICATE_WINDOW_S = 120
+DEFAULT_MAX_BYTES = 4 * 1024**3
+
+# Error codes of JetStream's API: the stream is at max_bytes, or the server has no storage left.
+_FULL = frozenset({10023, 10047, 10077})
+_NAME_IN_USE = 10058
+
+_logger = logging.getLogger(__name__)
+
+
+class NatsLog:
+    """One shard's log. Create with NatsLog.open."""
+
+    def __init__(self, bus: Bus, shard: str) -> None:
+        self.bus = bus
+        self.shard = shard
+        self.stream = subjects.log_stream(shard)
+        self._js = bus.jetstream(ATTEMPT_TIMEOUT_S)
+        self._out = subjects.log_subject(shard, "out")
+        self._snapshots = SnapshotStore(self._js, subjects.snapshot_bucket(shard))
+
+    @classmethod
+    async def open(cls, bus: Bus, shard: str, max_bytes: int = DEFAULT_MAX_BYTES) -> "NatsLog":
+        """The shard's log, created if it is not there; waits for the server as long as it takes.
+
+        A log that is there keeps its own limits.
+        """
+        log = cls(bus, shard)
+        while True:
+            try:
+                await log._create(max_bytes)
+                return log
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                _logger.info("log %s is not there yet: %s", log.stream, error)
+                await asyncio.sleep(RETRY_WAIT_S)
+
+    async def _create(self, max_bytes: int) -> None:
+        config = api.StreamConfig(
+            name=self.stream,
+            subjects=[subjects.log_subjects(self.shard)],
+            storage=api.StorageType.FILE,
+            discard=api.DiscardPolicy.NEW,
+            max_bytes=max_bytes,
+            duplicate_window=DUPLICATE_WINDOW_S,
+        )
+        try:
+            await self._js.add_stream(config)
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code != _NAME_IN_USE:
+                raise
+        await self._snapshots.create()
+
+    async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+        """See Log.append."""
+        until = asyncio.get_running_loop().time() + horizon_s
+        subject = subjects.log_subject(self.shard, kind)
+        headers = {"Nats-Msg-Id": message_id}
+        while True:
+            try:
+                ack = await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)
+                return ack.seq
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                if isinstance(error, nats.js.errors.APIError) and error.err_code in _FULL:
+                    raise LogFull(str(error)) from error
+                if asyncio.get_running_loop().time() >= until:
+                    raise LogUnavailable(f"{kind} record not acknowledged within {horizon_s} s: {error}") from error
+            await asyncio.sleep(RETRY_WAIT_S)
+
+    def append_frame(self, data: bytes, reply: str) -> bool:
+        """See Log.append_frame."""
+        return self.bus.publish(self._out, data, reply)
+
+    async def append_fence(self, data: bytes, expected: int) -> int | None:
+        """See Log.append_fence. Without Nats-Msg-Id: a retry of a stored fence is refused all the same."""
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+        try:
+            subject = subjects.log_subject(self.shard, "fence")
+            return (await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)).seq
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            _logger.info("fence refused or unknown: %s", error)
+            return None
+
+    def tail(self, fold: Fold, on_record: OnRecord, on_reload: OnReload) -> NatsTail:
+        """See Log.tail."""
+        return NatsTail(self.bus, self._js, self.stream, self._snapshots, fold, on_record, on_reload)
+
+    async def save_snapshot(self, data: bytes, seq: int) -> None:
+        """See Log.save_snapshot. Raises TimeoutError or nats.errors.Error when it could not be stored."""
+        await self._snapshots.save(data, seq)
+
+    async def load_snapshot(self, oldest: bool = False) -> bytes | None:
+        """See Log.load_snapshot."""
+        first_seq, _ = await self.bounds()
+        return await self._snapshots.load(min_seq=first_seq - 1, oldest=oldest)
+
+    async def trim(self, seq: int) -> None:
+        """See Log.trim."""
+        await self._js.purge_stream(self.stream, seq=seq + 1)
+
+    async def bounds(self) -> tuple[int, int]:
+        """(first_seq, last_seq) of the stream; first is last + 1 when it is empty."""
+        state = (await self._js.stream_info(self.stream)).state
+        return state.first_seq, state.last_seq
+
+    async def fill(self) -> tuple[int, int]:
+        """(bytes stored, bytes allowed) of the stream; allowed is -1 without a limit."""
+        info = await self._js.stream_info(self.stream)
+        return info.state.bytes, info.config.max_bytes if info.config.max_bytes is not None else -1

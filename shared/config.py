@@ -18,6 +18,10 @@ import msgspec
 C = TypeVar("C", bound=msgspec.Struct)
 
 
+NATS_URL_PATTERN = r"^(nats|tls)://([^@/\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?$"
+NATS_URL_EXPECTS = {"expects": "a URL such as nats://127.0.0.1:4222"}
+
+
 class ConfigError(ValueError):
     """A key or value that no configuration can have; the message names it."""
 
@@ -25,7 +29,9 @@ class ConfigError(ValueError):
 class ServiceConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What every service has. Subclasses add their own fields in the same way."""
 
-    nats: Annotated[str, msgspec.Meta(description="URL of the NATS server", min_length=1)] = "nats://127.0.0.1:4222"
+    nats: Annotated[
+        str, msgspec.Meta(description="URL of the NATS server", pattern=NATS_URL_PATTERN, extra=NATS_URL_EXPECTS)
+    ] = "nats://127.0.0.1:4222"
     shard: Annotated[
         str, msgspec.Meta(description="shard (log) that this service belongs to", pattern="^[A-Za-z0-9_-]{1,32}$")
     ] = "s0"
@@ -99,7 +105,7 @@ def convert_value(value: Any, kind: Any, label: str, strict: bool) -> Any:
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{label}: {value!r} is not accepted: {error}") from None
+        raise ConfigError(f"{label}: {value!r} is not accepted: {_expectation(kind) or error}") from None
 
 
 def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None = None) -> argparse.ArgumentParser:
@@ -149,6 +155,14 @@ def _plain_type(kind: Any) -> tuple[Any, str]:
         text = text or rest[0][1]
         kind = rest[0][0]
     return kind, text
+
+
+def _expectation(kind: Any) -> str:
+    """What a field wants in words, where its Meta says so (extra={"expects": ...})."""
+    for note in getattr(kind, "__metadata__", ()):
+        if isinstance(note, msgspec.Meta) and note.extra and "expects" in note.extra:
+            return f"expected {note.extra['expects']}"
+    return ""
 
 
 def _metavar(plain: Any) -> str:

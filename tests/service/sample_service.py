@@ -1,0 +1,32 @@
+"""A service of the tests: python -m tests.service.sample_service --nats URL --mode well|crash|stuck|early."""
+
+import asyncio
+from typing import Annotated, Literal
+
+import msgspec
+
+from shared.config import ServiceConfig
+from shared.service import EndpointCounts, Health, ServiceHost, main
+
+
+class SampleConfig(ServiceConfig, kw_only=True, frozen=True):
+    """How serve behaves."""
+
+    mode: Annotated[Literal["well", "crash", "stuck", "early"], msgspec.Meta(description="how it behaves")] = "well"
+
+
+async def serve(host: ServiceHost, config: SampleConfig) -> None:
+    """Serve until told to stop, or misbehave."""
+    host.add_stats("echo", "test.echo", lambda: EndpointCounts(num_requests=4, processing_time=100), "test")
+    host.health = lambda: Health(True, {"model": "none"})
+    if config.mode == "crash":
+        raise RuntimeError("boom")
+    if config.mode == "early":
+        return
+    await host.stopping.wait()
+    if config.mode == "stuck":
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    main("sample", SampleConfig, serve)

@@ -1,0 +1,156 @@
+"""The life of a service process: probes, NATS service API, drain, exit status."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.node.nats_server import free_port
+from shared.bus.client import Bus
+from tests.servers import NatsServer
+
+WAIT_S = 30.0
+
+
+class Sample:
+    """The sample service as a process."""
+
+    def __init__(self, log: Path, url: str, *options: str) -> None:
+        self.log_path = log
+        self.health_port = free_port()
+        argv = ["-m", "tests.service.sample_service", "--nats", url, "--log-format", "json"]
+        argv += ["--health-port", str(self.health_port), *options]
+        with log.open("wb") as file:
+            self.process = subprocess.Popen([sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a GET; (0, b"") while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def wait_for(self, path: str, status: int) -> bytes:
+        """The body once the path answers with this status."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            got, body = self.get(path)
+            if got == status:
+                return body
+            time.sleep(0.02)
+        raise AssertionError(f"{path} never answered {status}: {self.log()}")
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """The exit status after a signal."""
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Sample]]:
+    """Samples that are gone after the test."""
+    started: list[Sample] = []
+    yield started
+    for sample in started:
+        sample.process.kill()
+        sample.process.wait()
+
+
+def test_probes_then_drain(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url)
+    processes.append(sample)
+    assert json.loads(sample.wait_for("/ready", 200)) == {"ready": True}
+    health = json.loads(sample.get("/health")[1])
+    assert (health["service"], health["nats"], health["model"]) == ("sample", True, "none")
+    assert b"python_info" in sample.get("/metrics")[1]
+    assert sample.get("/live")[0] == 200
+    assert sample.get("/other")[0] == 404
+    assert sample.stop() == 0
+    events = [json.loads(line) for line in sample.log().splitlines()]
+    assert [event["event"] for event in events][-2:] == ["draining", "stopped"]
+    assert all({"timestamp", "level", "service", "instance"} <= event.keys() for event in events)
+
+
+def test_live_but_not_ready_without_nats(tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", f"nats://127.0.0.1:{free_port()}")
+    processes.append(sample)
+    sample.wait_for("/live", 200)
+    assert json.loads(sample.get("/health")[1])["nats"] is False
+    assert sample.get("/ready")[0] == 503
+    assert sample.stop(signal.SIGINT) == 0
+
+
+def test_ready_follows_nats(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url)
+    processes.append(sample)
+    sample.wait_for("/ready", 200)
+    nats_server.kill()
+    sample.wait_for("/ready", 503)
+    nats_server.restart()
+    sample.wait_for("/ready", 200)
+    assert sample.stop() == 0
+
+
+@pytest.mark.parametrize("mode", ["crash", "early"])
+def test_bad_end_exits_1(mode: str, nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url, "--mode", mode)
+    processes.append(sample)
+    assert sample.process.wait(WAIT_S) == 1
+    assert {"crash": "boom", "early": "without being told"}[mode] in sample.log()
+
+
+def test_drain_is_bounded(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url, "--mode", "stuck", "--drain-timeout-s", "0.2")
+    processes.append(sample)
+    sample.wait_for("/ready", 200)
+    assert sample.stop() == 1
+    assert "drain took too long" in sample.log()
+
+
+@pytest.mark.parametrize("url", ["", "nowhere", "http://127.0.0.1:4222", "nats://127.0.0.1:notaport"])
+def test_bad_nats_url_exits_2(url: str, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", url)
+    processes.append(sample)
+    assert sample.process.wait(WAIT_S) == 2
+    assert "--nats" in sample.log()
+
+
+def test_taken_health_port_exits_1(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url, "--health-port", str(nats_server.port))
+    processes.append(sample)
+    assert sample.process.wait(WAIT_S) == 1
+    assert str(nats_server.port) in sample.log()
+
+
+async def test_nats_service_api(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url)
+    processes.append(sample)
+    await asyncio.to_thread(sample.wait_for, "/ready", 200)
+    bus = await Bus.connect(nats_server.url, "test")
+    ping = json.loads(await bus.request("$SRV.PING", b"", 5))
+    assert ping["type"] == "io.nats.micro.v1.ping_response"
+    assert ping["name"] == "sample"
+    info = json.loads(await bus.request("$SRV.INFO.sample", b"", 5))
+    assert info["type"] == "io.nats.micro.v1.info_response"
+    assert info["endpoints"] == [{"name": "echo", "subject": "test.echo", "queue_group": "test", "metadata": {}}]
+    stats = json.loads(await bus.request(f"$SRV.STATS.sample.{ping['id']}", b"", 5))
+    assert stats["type"] == "io.nats.micro.v1.stats_response"
+    assert stats["endpoints"][0]["num_requests"] == 4
+    assert stats["endpoints"][0]["average_processing_time"] == 25
+    await bus.close()
+    assert sample.stop() == 0

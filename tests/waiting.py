@@ -1,0 +1,15 @@
+"""Waiting for a condition instead of for luck."""
+
+import asyncio
+from collections.abc import Callable
+
+LIMIT_S = 30.0
+
+
+async def until(condition: Callable[[], object], what: str = "condition", limit_s: float = LIMIT_S) -> None:
+    """Return as soon as the condition holds; fail after limit_s seconds."""
+    end = asyncio.get_running_loop().time() + limit_s
+    while not condition():
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError(f"{what} did not come within {limit_s} s")
+        await asyncio.sleep(0.01)

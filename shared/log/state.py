@@ -7,7 +7,9 @@ import msgspec
 from shared.endings import Endings
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Done, EndReason, Request, RowLogprobs
+from shared.messages.sampling import Sampling
 from shared.prefix_hash import extend
+from shared.sampling_seed import choice_seed
 
 MAX_CHOICES = 256
 
@@ -53,6 +55,14 @@ class SequenceState:
         self.message = ""
         self.param: str | None = None
         self.code: str | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """The request's sampling, with this choice's own seed where there are several (rule 16)."""
+        sampling = self.request.sampling
+        if sampling.n == 1:
+            return sampling
+        return msgspec.structs.replace(sampling, seed=choice_seed(sampling.seed, self.choice))
 
     def cut(self, position: int, reason: EndReason) -> None:
         """End at this position; tokens beyond it are overrun and go."""

@@ -4,7 +4,7 @@
 2. the health and metrics listener, so that /live answers while NATS is still away
 3. the bus, then the NATS service API
 4. serve(host, config) until SIGTERM or SIGINT sets host.stopping and it has drained
-5. exit 0; 1 after a crash, an early return, or a drain beyond drain_timeout_s
+5. exit 0; 1 after a crash, an early return, or a drain beyond drain_timeout_s; 2 when serve raised StartError
 """
 
 import asyncio
@@ -24,11 +24,18 @@ from shared.health import Health, HealthServer
 from shared.logs import configure_logging, get_logger
 from shared.micro import Endpoint, EndpointCounts, MicroService
 
-__all__ = ["EndpointCounts", "Health", "ServiceHost", "main"]
+__all__ = ["EndpointCounts", "Health", "ServiceHost", "StartError", "main"]
 
 C = TypeVar("C", bound=ServiceConfig)
 
 CANCEL_GRACE_S = 2.0
+
+
+class StartError(Exception):
+    """serve cannot start, and would not the next time either: a model that is not there, limits that cannot fit.
+
+    The message is for the operator; it is logged in one line and the process exits 2, which supervisors do not retry.
+    """
 
 
 class ServiceHost:
@@ -138,6 +145,9 @@ def _outcome(host: ServiceHost, serving: "asyncio.Future[None]") -> int:
         host.log.error("service was cancelled")
         return 1
     error = serving.exception()
+    if isinstance(error, StartError):
+        host.log.error("cannot start", reason=str(error))
+        return 2
     if error is not None:
         host.log.error("service crashed", exc_info=error)
         return 1

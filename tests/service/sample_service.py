@@ -1,4 +1,4 @@
-"""A service of the tests: python -m tests.service.sample_service --nats URL --mode well|crash|stuck|early."""
+"""A service of the tests: python -m tests.service.sample_service --nats URL --mode well|crash|stuck|early|unable."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -6,13 +6,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from shared.config import ServiceConfig
-from shared.service import EndpointCounts, Health, ServiceHost, main
+from shared.service import EndpointCounts, Health, ServiceHost, StartError, main
 
 
 class SampleConfig(ServiceConfig, kw_only=True, frozen=True):
     """How serve behaves."""
 
-    mode: Annotated[Literal["well", "crash", "stuck", "early"], msgspec.Meta(description="how it behaves")] = "well"
+    mode: Annotated[
+        Literal["well", "crash", "stuck", "early", "unable"], msgspec.Meta(description="how it behaves")
+    ] = "well"
 
 
 async def serve(host: ServiceHost, config: SampleConfig) -> None:
@@ -21,6 +23,8 @@ async def serve(host: ServiceHost, config: SampleConfig) -> None:
     host.health = lambda: Health(True, {"model": "none"})
     if config.mode == "crash":
         raise RuntimeError("boom")
+    if config.mode == "unable":
+        raise StartError("model of 9 GB does not fit 1 GB")
     if config.mode == "early":
         return
     await host.stopping.wait()

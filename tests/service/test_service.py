@@ -106,12 +106,17 @@ def test_ready_follows_nats(nats_server: NatsServer, tmp_path: Path, processes: 
     assert sample.stop() == 0
 
 
-@pytest.mark.parametrize("mode", ["crash", "early"])
-def test_bad_end_exits_1(mode: str, nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+@pytest.mark.parametrize(
+    ("mode", "status", "words"),
+    [("crash", 1, "boom"), ("early", 1, "without being told"), ("unable", 2, "9 GB does not fit")],
+)
+def test_bad_end(
+    mode: str, status: int, words: str, nats_server: NatsServer, tmp_path: Path, processes: list[Sample]
+) -> None:
     sample = Sample(tmp_path / "log", nats_server.url, "--mode", mode)
     processes.append(sample)
-    assert sample.process.wait(WAIT_S) == 1
-    assert {"crash": "boom", "early": "without being told"}[mode] in sample.log()
+    assert sample.process.wait(WAIT_S) == status
+    assert words in sample.log()
 
 
 def test_drain_is_bounded(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:

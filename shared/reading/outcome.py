@@ -1,0 +1,39 @@
+"""What the reasons of the log mean to a client."""
+
+from shared.errors import RequestError, server_error, timed_out
+from shared.messages.pipeline import Delta, EndReason, ErrorBody
+
+FINISH_REASONS: dict[EndReason, str] = {
+    "eos": "stop",
+    "stop_token": "stop",
+    "stop_string": "stop",
+    "length": "length",
+    "cancel": "abort",
+}
+
+STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "service_unavailable_error": 503,
+}
+RETRY_AFTER_S = 1.0
+
+
+def failure(delta: Delta) -> RequestError | None:
+    """The error that a delta ends its request with; None while all is well and for regular ends."""
+    if delta.error is not None:
+        return _from_body(delta.error, delta.end)
+    if delta.end is None or delta.end in FINISH_REASONS:
+        return None
+    if delta.end == "deadline":
+        return timed_out("The deadline of the request has passed.")
+    if delta.end == "quarantined":
+        return server_error("The request was given up after workers died while computing it.", "quarantined")
+    return server_error("The request failed in the engine.", "engine_error")
+
+
+def _from_body(error: ErrorBody, end: EndReason | None) -> RequestError:
+    status = 504 if end == "deadline" else STATUS_OF_TYPE.get(error.type, 500)
+    retry_after_s = RETRY_AFTER_S if status in (429, 503) else None
+    return RequestError(error.message, error.param, error.code, status, error.type, retry_after_s)

@@ -77,12 +77,18 @@ def command(config: Path) -> list[str]:
     return [str(find_binary()), "-c", str(config)]
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
+    """A TCP port that nobody listens on now: the preferred one if it is free."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            found: int = probe.getsockname()[1]
+            return found
+    raise OSError(f"no free port on {host}")
 
 
 def is_ready(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> bool:

@@ -1,0 +1,176 @@
+"""What the scheduler knows of one worker incarnation in one epoch."""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable
+
+from services.scheduler.core.block_manager import BlockManager
+from services.scheduler.core.order import Order
+from services.scheduler.core.sequence import Sequence, Status
+from shared.messages.control import WorkerHeartbeat
+
+
+class PlannedStep:
+    """A plan whose frame is not folded yet.
+
+    sequences: those it computes. positions: output position that each samples, -1 for none. stops: tokens computed
+    of each once the step is done. solo: the plan holds one suspect and nothing else (rule 20).
+    """
+
+    __slots__ = ("positions", "sequences", "solo", "step", "stops")
+
+    def __init__(
+        self, step: int, sequences: list[Sequence], positions: "array[int]", stops: "array[int]", solo: bool
+    ) -> None:
+        self.step = step
+        self.sequences = sequences
+        self.positions = positions
+        self.stops = stops
+        self.solo = solo
+
+
+class WorkerState:
+    """Limits, blocks, sequences and outstanding plans of a worker.
+
+    running: bound sequences, in scheduling order. settling: those that left running with rows still in flight here.
+    outstanding: plans not folded, oldest first. forget: sequences whose state the worker shall drop with the next plan.
+    num_uncomputed_tokens: sum over running, kept up to date; the worker's backlog.
+    accepting: False while it drains. suspect: the one bound sequence that must run alone, solo_turn: whether it is
+    its turn, rather than that of all others.
+    """
+
+    def __init__(
+        self, heartbeat: WorkerHeartbeat, epoch: int, cached: Iterable[tuple[int, bytes]], max_num_outstanding: int
+    ) -> None:
+        self.max_num_outstanding = max_num_outstanding
+        self.name = heartbeat.worker
+        self.epoch = epoch
+        self.model = (heartbeat.model, heartbeat.model_version)
+        self.block_size = heartbeat.block_size
+        self.max_model_len = heartbeat.max_model_len
+        self.max_num_batched_tokens = heartbeat.max_num_batched_tokens
+        # each running sequence must get a token in each step, or streams would stand still in turns
+        self.max_num_seqs = min(heartbeat.max_num_seqs, heartbeat.max_num_batched_tokens)
+        self.accepting = not heartbeat.leaving
+        self.blocks = BlockManager(heartbeat.num_blocks, enable_prefix_caching=heartbeat.enable_prefix_caching)
+        self.blocks.load(cached)
+        self.running: Order[Sequence] = Order()
+        self.settling: dict[int, Sequence] = {}
+        self.outstanding: deque[PlannedStep] = deque()
+        self.forget: array[int] = array("Q")
+        self.next_step = 1
+        self.num_uncomputed_tokens = 0
+        self.suspect: Sequence | None = None
+        self.solo_turn = True
+
+    @property
+    def num_free_seats(self) -> int:
+        """Sequences that could be bound beside those running."""
+        return self.max_num_seqs - len(self.running)
+
+    @property
+    def may_be_planned(self) -> bool:
+        """Whether fewer plans than allowed are outstanding."""
+        return len(self.outstanding) < self.max_num_outstanding
+
+    @property
+    def has_room_in_step(self) -> bool:
+        """Whether its next step can be planned now, with tokens and a seat left for one more sequence."""
+        return (
+            self.may_be_planned and self.num_uncomputed_tokens < self.max_num_batched_tokens and self.num_free_seats > 0
+        )
+
+    def bind(self, sequence: Sequence, hits: list[int], table: list[int]) -> None:
+        """A waiting sequence runs here from now on, with this block table, which starts with the hits."""
+        sequence.status = Status.RUNNING
+        sequence.last_worker = self.name
+        sequence.max_num_tokens = self.max_num_tokens(sequence)
+        sequence.block_table = table
+        sequence.num_slots = len(table) * self.block_size
+        sequence.num_computed_tokens = len(hits) * self.block_size
+        sequence.num_named_blocks = len(hits)
+        sequence.next_name_at = (len(hits) + 1) * self.block_size
+        self.running.add(sequence)
+        self.num_uncomputed_tokens += sequence.num_uncomputed_tokens
+        if sequence.suspect:
+            self.suspect = sequence
+
+    def release(self, sequence: Sequence) -> None:
+        """The running sequence leaves: its blocks are free for later plans, the worker will drop its state."""
+        self.running.remove(sequence)
+        self.num_uncomputed_tokens -= sequence.num_uncomputed_tokens
+        self.blocks.free(sequence.block_table)
+        if sequence.loaded:
+            self.forget.append(sequence.id)
+        sequence.drop_blocks()
+        if self.suspect is sequence:
+            self.suspect = None
+
+    def clear(self, sequence: Sequence) -> None:
+        """A row of the suspect is folded: it runs with the others again."""
+        sequence.suspect = False
+        if self.suspect is sequence:
+            self.suspect = None
+
+    def extend(self, sequence: Sequence) -> bool:
+        """Give a running sequence one more block, if there is one."""
+        if not self.blocks.extend(sequence.block_table, 1):
+            return False
+        sequence.num_slots += self.block_size
+        return True
+
+    def name_blocks(self, sequence: Sequence, num_computed_tokens: int) -> None:
+        """Name the blocks that are full of tokens computed by folded steps and folded themselves (rule 9)."""
+        if self.blocks.enable_prefix_caching:
+            num_tokens = min(num_computed_tokens, sequence.num_folded_tokens)
+            hashes = sequence.hash_blocks(self.block_size, num_tokens)
+            for index in range(sequence.num_named_blocks, num_tokens // self.block_size):
+                self.blocks.register(sequence.block_table[index], hashes[index])
+            sequence.num_named_blocks = max(sequence.num_named_blocks, num_tokens // self.block_size)
+        sequence.next_name_at = (num_computed_tokens // self.block_size + 1) * self.block_size
+
+    def max_num_tokens(self, sequence: Sequence) -> int:
+        """Prompt and output tokens at which a sequence must stop here, by max_tokens or by max_model_len."""
+        return min(sequence.num_prompt_tokens + sequence.state.request.sampling.max_tokens, self.max_model_len)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Why this worker can never run the sequence from its prompt to its last token, None if it can."""
+        if sequence.num_prompt_tokens + 1 > self.max_model_len:
+            return (
+                f"This model's maximum context length is {self.max_model_len} tokens, but the prompt has "
+                f"{sequence.num_prompt_tokens} and at least one must be left for the answer."
+            )
+        # the last token is sampled but never computed
+        num_blocks = self.num_blocks_for(self.max_num_tokens(sequence) - 1)
+        if num_blocks > self.blocks.num_blocks:
+            return (
+                f"The request needs up to {num_blocks} KV cache blocks of {self.block_size} tokens, "
+                f"but a worker has {self.blocks.num_blocks} in all."
+            )
+        return None
+
+    def check_integrity(self) -> list[str]:
+        """Everything that is wrong with blocks and counters here; empty when all is well."""
+        problems = self.blocks.check_integrity(sequence.block_table for sequence in self.running)
+        num_uncomputed_tokens = sum(sequence.num_uncomputed_tokens for sequence in self.running)
+        if num_uncomputed_tokens != self.num_uncomputed_tokens:
+            problems.append(f"{num_uncomputed_tokens} tokens are to be computed, counted {self.num_uncomputed_tokens}")
+        if len(self.running) > self.max_num_seqs:
+            problems.append(f"{len(self.running)} sequences run, {self.max_num_seqs} may")
+        for sequence in self.running:
+            if sequence.status is not Status.RUNNING:
+                problems.append(f"sequence {sequence.id} runs with status {sequence.status.name}")
+            if sequence.num_computed_tokens > sequence.num_slots:
+                problems.append(f"sequence {sequence.id} has {sequence.num_slots} slots for {sequence.num_tokens}")
+        for sequence in [*self.running, *self.settling.values()]:
+            in_flight = sum(1 for step in self.outstanding if sequence in step.sequences)
+            if in_flight != sequence.num_steps_in_flight:
+                problems.append(f"sequence {sequence.id} is in {in_flight} plans, not {sequence.num_steps_in_flight}")
+        for sequence in self.settling.values():
+            if sequence.status is not Status.SETTLING or not sequence.num_steps_in_flight:
+                problems.append(f"sequence {sequence.id} settles with status {sequence.status.name}")
+        return [f"{self.name}: {problem}" for problem in problems]

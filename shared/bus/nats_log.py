@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import nats.errors
 import nats.js.errors
@@ -103,24 +105,39 @@ class NatsLog:
         return NatsTail(self.bus, self._js, self.stream, self._snapshots, fold, on_record, on_reload)
 
     async def save_snapshot(self, data: bytes, seq: int) -> None:
-        """See Log.save_snapshot. Raises TimeoutError or nats.errors.Error when it could not be stored."""
-        await self._snapshots.save(data, seq)
+        """See Log.save_snapshot."""
+        with _as_unavailable("snapshot not saved"):
+            await self._snapshots.save(data, seq)
 
     async def load_snapshot(self, oldest: bool = False) -> bytes | None:
         """See Log.load_snapshot."""
         first_seq, _ = await self.bounds()
-        return await self._snapshots.load(min_seq=first_seq - 1, oldest=oldest)
+        with _as_unavailable("snapshot not loaded"):
+            return await self._snapshots.load(min_seq=first_seq - 1, oldest=oldest)
 
     async def trim(self, seq: int) -> None:
         """See Log.trim."""
-        await self._js.purge_stream(self.stream, seq=seq + 1)
+        with _as_unavailable("log not trimmed"):
+            await self._js.purge_stream(self.stream, seq=seq + 1)
 
     async def bounds(self) -> tuple[int, int]:
-        """(first_seq, last_seq) of the stream; first is last + 1 when it is empty."""
-        state = (await self._js.stream_info(self.stream)).state
+        """(first_seq, last_seq) of the stream; first is last + 1 when it is empty. Raises LogUnavailable."""
+        with _as_unavailable("log not there"):
+            state = (await self._js.stream_info(self.stream)).state
         return state.first_seq, state.last_seq
 
-    async def fill(self) -> tuple[int, int]:
-        """(bytes stored, bytes allowed) of the stream; allowed is -1 without a limit."""
-        info = await self._js.stream_info(self.stream)
-        return info.state.bytes, info.config.max_bytes if info.config.max_bytes is not None else -1
+    async def fill_share(self) -> float:
+        """Share of max_bytes in use, 0 without a limit. Raises LogUnavailable."""
+        with _as_unavailable("log not there"):
+            info = await self._js.stream_info(self.stream)
+        limit = info.config.max_bytes or -1
+        return info.state.bytes / limit if limit > 0 else 0.0
+
+
+@contextmanager
+def _as_unavailable(what: str) -> Iterator[None]:
+    """nats-py's errors in the terms of the port."""
+    try:
+        yield
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"{what}: {error}") from error

@@ -52,10 +52,10 @@ class Log(Protocol):
         """A tail that folds into fold and calls on_record after each record, on_reload after loading a snapshot."""
 
     async def save_snapshot(self, data: bytes, seq: int) -> None:
-        """Store the fold's state as of record seq, keeping a few older ones."""
+        """Store the fold's state as of record seq, keeping a few older ones. Raises LogUnavailable."""
 
     async def load_snapshot(self, oldest: bool = False) -> bytes | None:
         """The newest readable snapshot (or the oldest one from which the log can be folded on), None without any."""
 
     async def trim(self, seq: int) -> None:
-        """Forget all records up to seq."""
+        """Forget all records up to seq. Raises LogUnavailable."""

@@ -1,0 +1,249 @@
+"""A term of leadership: from a folded take-over until the process ends.
+
+Everything here is rebuilt from the fold at the start of the term. Handlers run on the event loop in fold order; now is
+the loop's monotonic clock in seconds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger
+
+from services.scheduler.core.scheduler import Scheduler, Verdict
+from services.scheduler.core.worker_link import LinkState, WorkerLink
+from services.scheduler.deadlines import Deadlines
+from shared import subjects
+from shared.block_hash import HASH_BYTES
+from shared.log.fold import Change, Fold
+from shared.log.state import SequenceState
+from shared.messages.codec import encode
+from shared.messages.control import CacheReport, PlanGap, ShardLoad, WorkerHeartbeat
+from shared.messages.packed import unpack_tokens
+from shared.messages.pipeline import Done, End, EndReason, EpochStart, Fence, Request, Rows
+from shared.messages.plan_parts import split_plan
+
+
+@dataclass(slots=True)
+class LeaderPorts:
+    """How the leader acts on the world; none of these waits.
+
+    send: publish bytes on a subject. send_plan: the same for plans (test switches drop a share of them).
+    append: store End and Done records in the background, in this order, each with its message id.
+    fence: append a worker's Fence, and call back with whether the fold shows it.
+    """
+
+    send: Callable[[str, bytes], object]
+    send_plan: Callable[[str, bytes], object]
+    append: Callable[[list[tuple[End | Done, str]]], None]
+    fence: Callable[[str, Callable[[bool], None]], None]
+    max_plan_bytes: Callable[[], int]
+
+
+class Leader:
+    """The leading scheduler of a shard."""
+
+    def __init__(self, fold: Fold, core: Scheduler, ports: LeaderPorts, logger: FilteringBoundLogger) -> None:
+        self._fold = fold
+        self.core = core
+        self._ports = ports
+        self._logger = logger
+        self.links: dict[str, WorkerLink] = {}
+        self._deadlines = Deadlines()
+        self.num_fences = 0
+
+    def start(self, heartbeats: list[WorkerHeartbeat], now: float) -> None:
+        """Take over all live sequences of the fold, and open an epoch with every worker heard of lately."""
+        for state in self._fold.requests.values():
+            for sequence in state.sequences:
+                if sequence.end is None:
+                    self._admit(sequence)
+        for heartbeat in heartbeats:
+            self.on_worker_heartbeat(heartbeat, now)
+
+    # ---- workers ----------------------------------------------------------------------------------------------------
+
+    def on_worker_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
+        """A worker lives; a new one is opened."""
+        link = self.links.get(heartbeat.worker)
+        if link is None:
+            if heartbeat.leaving:
+                return
+            link = WorkerLink(heartbeat, self._fold.epoch_of(heartbeat.worker), now)
+            self.links[heartbeat.worker] = link
+            self._logger.info("worker joined", worker=heartbeat.worker, epoch=link.epoch)
+        link.on_heartbeat(heartbeat, now)
+        if link.state is LinkState.OPEN:
+            self.core.set_accepting(link.name, not heartbeat.leaving)
+        self._announce(link, now)
+        lagging = link.lagging_step(now)
+        if lagging is not None:
+            self._resend(link, lagging, now)
+
+    def on_cache_report(self, report: CacheReport, now: float) -> None:
+        """The worker is idle in its new epoch: what it holds becomes cache, and plans may flow (rule 10)."""
+        link = self.links.get(report.worker)
+        if link is None or link.state is not LinkState.OPENING or report.epoch != link.epoch:
+            return
+        block_ids = unpack_tokens(report.block_ids)
+        hashes = report.block_hashes
+        cached = [
+            (block_id, hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES])
+            for index, block_id in enumerate(block_ids)
+        ]
+        link.open(now)
+        self.core.add_worker(link.heartbeat, link.epoch, cached)
+        self.core.set_accepting(link.name, not link.heartbeat.leaving)
+        self.pump(now)
+
+    def on_plan_gap(self, gap: PlanGap, now: float) -> None:
+        """A plan was lost on the way."""
+        link = self.links.get(gap.worker)
+        if link is not None and gap.epoch == link.epoch:
+            self._resend(link, gap.next_plan, now)
+
+    def _announce(self, link: WorkerLink, now: float) -> None:
+        if link.announcement_due(now):
+            self._ports.send(subjects.plan(link.name), encode(EpochStart(epoch=link.epoch)))
+
+    def _resend(self, link: WorkerLink, step: int, now: float) -> None:
+        for message in link.resend_from(step, now):
+            self._ports.send_plan(subjects.plan(link.name), message)
+
+    def tick(self, now: float, now_ns: int) -> None:
+        """Every 50 ms: fences, announcements, deadlines. Only while the leader's own tail is live."""
+        for link in list(self.links.values()):
+            self._announce(link, now)
+            self._check_progress(link, now)
+        for request_id in self._deadlines.pop_expired(now_ns):
+            state = self._fold.requests.get(request_id)
+            if state is not None and not state.ended:
+                end = End(request_id=request_id, reason="deadline", message="deadline exceeded")
+                self._ports.append([(end, f"deadline-{request_id}")])
+        self.pump(now)
+
+    def _check_progress(self, link: WorkerLink, now: float) -> None:
+        reason = link.fence_reason(now)
+        if reason is None:
+            return
+        if link.state is LinkState.OPENING:
+            if link.is_silent(now):
+                self._logger.info("worker gone before it opened", worker=link.name)
+                del self.links[link.name]
+            return
+        self._logger.warning("fencing worker", worker=link.name, reason=reason, epoch=link.epoch)
+        self.num_fences += 1
+        link.on_fencing(now)
+
+        def answered(folded: bool) -> None:
+            if not folded:
+                link.on_fence_failed()
+
+        self._ports.fence(link.name, answered)
+
+    def _on_worker_fenced(self, worker: str, now: float) -> None:
+        link = self.links.get(worker)
+        if link is None:
+            return
+        died = link.is_silent(now)
+        self.core.remove_worker(worker, died=died)
+        if died:
+            del self.links[worker]
+        else:
+            link.start_epoch(self._fold.epoch_of(worker), now)
+            self._announce(link, now)
+
+    def reset_clocks(self, now: float) -> None:
+        """This process was paused or deaf: that says nothing about the workers."""
+        for link in self.links.values():
+            link.reset_clocks(now)
+
+    # ---- the log ----------------------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change, now: float) -> None:
+        """A record was folded."""
+        record = change.record
+        if isinstance(record, Rows):
+            self._on_frame(record, change.counted, now)
+        elif isinstance(record, Fence) and record.kind == "worker":
+            self._on_worker_fenced(record.worker, now)
+        elif isinstance(record, Request):
+            for sequence in change.sequences:
+                if sequence.end is None:
+                    self._admit(sequence)
+        for sequence in change.sequences:
+            if sequence.end is not None:
+                self.core.end(sequence.id)
+        self.pump(now)
+
+    def _on_frame(self, frame: Rows, counted: bool, now: float) -> None:
+        link = self.links.get(frame.worker)
+        if link is None or not counted or frame.epoch != link.epoch or link.state is LinkState.OPENING:
+            return
+        self.core.update(frame.worker, frame.step)
+        link.on_folded(frame.step, now)
+
+    def _admit(self, sequence: SequenceState) -> None:
+        request = sequence.request
+        if sequence.choice == 0:
+            self._deadlines.add(request.deadline_ns, request.request_id)
+        refusal = self.core.add(sequence)
+        if refusal is not None:
+            self._reject(request.request_id, refusal)
+
+    def _reject(self, request_id: str, refusal: str) -> None:
+        state = self._fold.requests[request_id]
+        for sequence in state.sequences:
+            self.core.end(sequence.id)
+        end = End(request_id=request_id, reason="rejected", position=0, message=refusal)
+        reasons: tuple[EndReason, ...] = ("rejected",) * len(state.sequences)
+        done = Done(request_id=request_id, positions=(0,) * len(reasons), reasons=reasons)
+        self._ports.append([(end, f"rejected-{request_id}"), (done, f"done-{request_id}")])
+
+    def _carry_out(self, verdict: Verdict) -> None:
+        """The core has ended a sequence; the log makes it so."""
+        sequence = verdict.sequence
+        if verdict.reason == "rejected":
+            self._reject(sequence.request.request_id, verdict.message)
+            return
+        end = End(
+            request_id=sequence.request.request_id,
+            choice=sequence.choice,
+            reason=verdict.reason,
+            message=verdict.message,
+        )
+        self._ports.append([(end, f"{verdict.reason}-{sequence.id}")])
+
+    # ---- plans ------------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> None:
+        """Send every plan that there is room for."""
+        for link in self.links.values():
+            while link.has_room:
+                plan = self.core.schedule(link.name)
+                if plan is None:
+                    break
+                parts = [encode(part) for part in split_plan(plan, self._ports.max_plan_bytes())]
+                for part in parts:
+                    self._ports.send_plan(subjects.plan(link.name), part)
+                link.on_sent(parts, now)
+        for verdict in self.core.take_verdicts():
+            self._carry_out(verdict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence is left to plan."""
+        return not self.core.num_running and not self.core.num_waiting
+
+    def load(self, log_full: bool) -> ShardLoad:
+        """What tokenizers and gateways are told."""
+        return ShardLoad(
+            num_workers=sum(
+                link.state is LinkState.OPEN and not link.heartbeat.leaving for link in self.links.values()
+            ),
+            num_running=self.core.num_running,
+            num_waiting=self.core.num_waiting,
+            num_waiting_tokens=self.core.num_waiting_tokens,
+            kv_cache_usage=self.core.kv_cache_usage,
+            log_full=log_full,
+            max_model_len=max((link.heartbeat.max_model_len for link in self.links.values()), default=0),
+        )

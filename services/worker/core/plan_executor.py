@@ -1,0 +1,171 @@
+"""One step: a plan in, the engine's input out; the engine's output in, the frame for the log out."""
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.core.block_ledger import BlockLedger
+from services.worker.core.plan_checks import find_bad_items
+from services.worker.core.plan_columns import PlanColumns
+from services.worker.core.prefix_crc import extend_all
+from services.worker.core.sequence_table import SequenceTable
+from services.worker.core.step_input import Items, build_step_input
+from services.worker.engine.interface import StepInput, StepOutput
+from shared.block_hash import block_hash
+from shared.messages.pipeline import RowError, RowLogprobs, Rows
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks."""
+
+    epoch: int
+    number: int
+    items: Items
+    batch: StepInput | None
+    errors: list[RowError]
+
+
+class PlanExecutor:
+    """The worker's whole state of one epoch: sequences and what the KV blocks hold."""
+
+    def __init__(self, worker: str, num_blocks: int, block_size: int, max_model_len: int, vocab_size: int) -> None:
+        self.worker = worker
+        self.ledger = BlockLedger(num_blocks)
+        self.table = SequenceTable(self.ledger, block_size, max_model_len, vocab_size)
+
+    def open_epoch(self) -> tuple[bytes, bytes]:
+        """Drop all sequences; what full blocks still hold, as columns of a CacheReport."""
+        self.table.clear()
+        return self.ledger.report()
+
+    def begin(self, plan: PlanColumns) -> Step:
+        """Apply a plan to the sequences and lay out its step; a bad item costs its own sequence only."""
+        table = self.table
+        errors: list[RowError] = []
+        for sequence in plan.forget.tolist():
+            table.forget(sequence)
+        for new in plan.plan.new:
+            problem = table.load(new)
+            if problem is not None:
+                errors.append(RowError(new.sequence, problem))
+        slots = table.find(plan.sequences)
+        if len(slots) and int(slots.min()) < 0:
+            for sequence in plan.sequences[slots < 0].tolist():
+                table.reject(sequence)
+                errors.append(RowError(sequence, "the worker does not hold this sequence"))
+            slots = table.find(plan.sequences)
+        for item, reason in find_bad_items(plan, table, slots).items():
+            table.finished[slots[item]] = True
+            errors.append(RowError(int(plan.sequences[item]), reason))
+        finished = table.finished[slots]
+        items = Items(plan, slots, ~finished if finished.any() else None)
+        if len(items.new_blocks):
+            table.add_blocks(items.slots, items.num_new_blocks, items.new_blocks)
+        batch = build_step_input(items, table) if len(items) else None
+        return Step(plan.epoch, plan.step, items, batch, errors)
+
+    def finish(self, step: Step, output: StepOutput, failed: dict[int, str] | None = None) -> Rows:
+        """Take the engine's output into the sequences and lay out the frame.
+
+        failed: index in the batch -> reason, sequences that the engine could not compute at all.
+        """
+        if step.batch is None:
+            return Rows(worker=self.worker, epoch=step.epoch, step=step.number, errors=step.errors)
+        errors = self._drop_failed(step, output, failed or {})
+        self._extend(step.items, step.batch)
+        rows = np.arange(len(step.batch.sampled))
+        if errors:
+            step.errors.extend(errors)
+            alive = ~self.table.finished[step.items.slots[step.batch.sampled]]
+            rows = rows[alive]
+        return self._frame(step, output, rows, step.batch.sampled[rows])
+
+    def _frame(self, step: Step, output: StepOutput, rows: NDArray[np.int64], sampled: NDArray[np.int32]) -> Rows:
+        slots = step.items.slots[sampled]
+        tokens = output.tokens[rows].astype(np.int32, copy=False)
+        prefix_hashes = self.table.prefix_hash[slots]
+        self.table.add_outputs(slots, tokens)
+        logprobs: list[RowLogprobs | None] = []
+        if any(entry is not None for entry in output.logprobs):
+            logprobs = [output.logprobs[row] for row in rows.tolist()]
+        return Rows(
+            worker=self.worker,
+            epoch=step.epoch,
+            step=step.number,
+            sequences=step.items.sequences[sampled].tobytes(),
+            positions=step.items.position[sampled].tobytes(),
+            tokens=tokens.tobytes(),
+            prefix_hashes=prefix_hashes.tobytes(),
+            logprobs=logprobs,
+            errors=step.errors,
+        )
+
+    def _drop_failed(self, step: Step, output: StepOutput, failed: dict[int, str]) -> list[RowError]:
+        """Finish the sequences that the engine failed on, by batch index, by row, or by an id out of range."""
+        batch = step.batch
+        reasons = dict(failed)
+        if batch is None:
+            return []
+        for row, reason in output.errors.items():
+            reasons.setdefault(int(batch.sampled[row]), reason)
+        tokens = output.tokens
+        if len(tokens) and not (0 <= int(tokens.min()) and int(tokens.max()) < self.table.vocab_size):
+            for row in np.flatnonzero((tokens < 0) | (tokens >= self.table.vocab_size)).tolist():
+                reasons.setdefault(int(batch.sampled[row]), f"the engine sampled {int(tokens[row])}, which is no token")
+        for index in reasons:
+            self.table.finished[step.items.slots[index]] = True
+        return [RowError(int(step.items.sequences[index]), reason) for index, reason in reasons.items()]
+
+    # ---- what the KV holds now --------------------------------------------------------------------------------------
+
+    def _extend(self, items: Items, batch: StepInput) -> None:
+        """Take the computed tokens into prefix hashes, tails and the ledger."""
+        table = self.table
+        if len(batch.token_ids) == len(items):
+            self._extend_by_one(items.slots, items.start, batch.token_ids)
+        else:
+            single = items.num_scheduled == 1
+            ones = np.flatnonzero(single)
+            if len(ones):
+                token_ids = batch.token_ids[batch.cu_seqlens_q[ones]]
+                self._extend_by_one(items.slots[ones], items.start[ones], token_ids)
+            for index in np.flatnonzero(~single).tolist():
+                first, last = batch.cu_seqlens_q[index], batch.cu_seqlens_q[index + 1]
+                self._extend_by_many(int(items.slots[index]), int(items.start[index]), batch.token_ids[first:last])
+        table.num_computed[items.slots] = batch.context_lens
+
+    def _extend_by_one(self, slots: NDArray[np.int64], start: NDArray[np.int32], token_ids: NDArray[np.int32]) -> None:
+        table = self.table
+        table.prefix_hash[slots] = extend_all(table.prefix_hash[slots], token_ids)
+        offsets = start % table.block_size
+        table.tail[slots, offsets] = token_ids
+        for index in np.flatnonzero(offsets == table.block_size - 1).tolist():
+            slot = int(slots[index])
+            self._fill_block(slot, int(start[index]), int(table.prefix_hash[slot]))
+
+    def _extend_by_many(self, slot: int, start: int, token_ids: NDArray[np.int32]) -> None:
+        table = self.table
+        crc = int(table.prefix_hash[slot])
+        done = 0
+        while done < len(token_ids):
+            offset = (start + done) % table.block_size
+            part = token_ids[done : done + table.block_size - offset]
+            crc = crc32(part.tobytes(), crc)
+            table.tail[slot, offset : offset + len(part)] = part
+            done += len(part)
+            if offset + len(part) == table.block_size:
+                self._fill_block(slot, start + done - 1, crc)
+        table.prefix_hash[slot] = crc
+
+    def _fill_block(self, slot: int, position: int, crc: int) -> None:
+        """The block of the token at this position is full; a sequence with an error leaves no known block behind."""
+        table = self.table
+        parent = table.parents[slot]
+        name = block_hash(parent, table.tail[slot].tobytes())
+        table.parents[slot] = name
+        if not table.finished[slot]:
+            block = int(table.block_tables[slot, position // table.block_size])
+            self.ledger.record(block, parent, name, crc)

@@ -1,0 +1,101 @@
+"""From a checked plan to the columns of one engine step."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.core.plan_columns import PlanColumns
+from services.worker.core.sequence_table import SequenceTable
+from services.worker.engine.interface import RowSampling, StepInput
+
+
+class Items:
+    """The items of a plan that are computed, with their slots; columns as in PlanColumns."""
+
+    def __init__(self, plan: PlanColumns, slots: NDArray[np.int64], keep: NDArray[np.bool_] | None) -> None:
+        self.sequences = plan.sequences
+        self.slots = slots
+        self.start = plan.start
+        self.num_scheduled = plan.num_scheduled
+        self.num_given = plan.num_given
+        self.position = plan.position
+        self.num_new_blocks = plan.num_new_blocks
+        self.token_ids = plan.token_ids
+        self.new_blocks = plan.new_blocks
+        if keep is not None:
+            self._select(keep)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def _select(self, keep: NDArray[np.bool_]) -> None:
+        self.token_ids = self.token_ids[np.repeat(keep, self.num_given)]
+        self.new_blocks = self.new_blocks[np.repeat(keep, self.num_new_blocks)]
+        self.sequences = self.sequences[keep]
+        self.slots = self.slots[keep]
+        self.start = self.start[keep]
+        self.num_scheduled = self.num_scheduled[keep]
+        self.num_given = self.num_given[keep]
+        self.position = self.position[keep]
+        self.num_new_blocks = self.num_new_blocks[keep]
+
+
+def build_step_input(items: Items, table: SequenceTable) -> StepInput:
+    """Columns of one step over S >= 1 items, whose new blocks are in the table already."""
+    num_sequences, block_size = len(items), table.block_size
+    cu_seqlens_q = np.zeros(num_sequences + 1, dtype=np.int32)
+    np.cumsum(items.num_scheduled, out=cu_seqlens_q[1:])
+    num_tokens = int(cu_seqlens_q[-1])
+    if num_tokens == num_sequences:
+        slots_of_tokens = items.slots
+        positions = items.start.astype(np.int64)
+    else:
+        slots_of_tokens = np.repeat(items.slots, items.num_scheduled)
+        positions = np.arange(num_tokens) + np.repeat(items.start - cu_seqlens_q[:-1], items.num_scheduled)
+    block_of_tokens, offsets = np.divmod(positions, block_size)
+    blocks = table.block_tables[slots_of_tokens, block_of_tokens].astype(np.int64)
+    context_lens = items.start + items.num_scheduled
+    width = -(-int(context_lens.max()) // block_size)
+    sampled = np.flatnonzero(items.position >= 0).astype(np.int32)
+    return StepInput(
+        token_ids=_token_ids(items, table, cu_seqlens_q),
+        positions=positions,
+        slot_mapping=blocks * block_size + offsets,
+        cu_seqlens_q=cu_seqlens_q,
+        context_lens=context_lens,
+        block_tables=table.block_tables[:, :width][items.slots],
+        sampled=sampled,
+        rows=_rows(items, table, sampled),
+    )
+
+
+def _token_ids(items: Items, table: SequenceTable, cu_seqlens_q: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The given ids, with the token that the worker itself sampled last where the plan leaves the last one open."""
+    if not len(items.token_ids):
+        return table.last_token[items.slots]
+    own = np.flatnonzero(items.num_given < items.num_scheduled)
+    if not len(own):
+        return items.token_ids
+    token_ids = np.empty(int(cu_seqlens_q[-1]), dtype=np.int32)
+    open_places = cu_seqlens_q[1:][own] - 1
+    is_given = np.ones(len(token_ids), dtype=np.bool_)
+    is_given[open_places] = False
+    token_ids[is_given] = items.token_ids
+    token_ids[open_places] = table.last_token[items.slots[own]]
+    return token_ids
+
+
+def _rows(items: Items, table: SequenceTable, sampled: NDArray[np.int32]) -> list[RowSampling]:
+    """One RowSampling per sampled row; each sequence has one object for life, whose position moves on."""
+    rows: list[RowSampling] = []
+    slots = items.slots[sampled].tolist()
+    for slot, position in zip(slots, items.position[sampled].tolist(), strict=True):
+        row = table.rows[slot]
+        if row is None:
+            raise LookupError(f"slot {slot} holds no sequence")
+        row.position = position
+        rows.append(row)
+    if table.histories:
+        for slot, row in zip(slots, rows, strict=True):
+            if slot in table.histories:
+                row.history = table.histories[slot][: row.num_prompt_tokens + row.position]
+    return rows

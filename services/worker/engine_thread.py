@@ -1,0 +1,163 @@
+"""The one thread that owns the engine and all state of sequences; the event loop stays free for heartbeats and bus.
+
+The loop submits tasks, the thread answers each with exactly one outcome, in order. Outcomes are handed over with
+`deliver`, which must be safe to call from another thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from structlog.typing import FilteringBoundLogger
+
+from services.worker.core.plan_columns import PlanColumns
+from services.worker.core.plan_executor import PlanExecutor, Step
+from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.isolation import EngineBroken, step_one_by_one
+from shared.messages.codec import encode
+from shared.messages.pipeline import Rows
+
+MAX_FAILURES_IN_A_ROW = 3
+_NO_OUTPUT = 0
+
+
+@dataclass(slots=True)
+class StepDone:
+    """A step was computed. data: the frame, encoded. wait_s: how long its plan was waited for, None if it continues
+    no sequence; step_s: the engine's time; num_sequences: held after it."""
+
+    frame: Rows
+    data: bytes
+    num_tokens: int
+    num_sequences: int
+    step_s: float
+    wait_s: float | None
+
+
+@dataclass(slots=True)
+class StepDropped:
+    """The plan's epoch was over before the step began, or before its output was there."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(slots=True)
+class EpochOpened:
+    """All sequences of older epochs are dropped and no step runs; columns of the CacheReport."""
+
+    epoch: int
+    block_ids: bytes
+    block_hashes: bytes
+
+
+@dataclass(slots=True)
+class EngineFailed:
+    """The thread has ended; so must the process, and the sequences move on."""
+
+    error: BaseException
+
+
+Outcome = StepDone | StepDropped | EpochOpened | EngineFailed
+
+
+class EngineThread:
+    """begun: (epoch, step) of the newest step begun. newest_epoch: set by the loop; older plans are dropped."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        executor: PlanExecutor,
+        deliver: Callable[[Outcome], None],
+        log: FilteringBoundLogger,
+        *,
+        hang_step: int = 0,
+        hang_s: float = 0.0,
+    ) -> None:
+        self.begun = (0, 0)
+        self.newest_epoch = 0
+        self._engine = engine
+        self._executor = executor
+        self._deliver = deliver
+        self._log = log
+        self._hang_step = hang_step
+        self._hang_s = hang_s
+        self._num_steps = 0
+        self._failures_in_a_row = 0
+        self._tasks: SimpleQueue[PlanColumns | int | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit_plan(self, plan: PlanColumns) -> None:
+        """Compute a step; answered by StepDone or StepDropped."""
+        self._tasks.put(plan)
+
+    def submit_epoch(self, epoch: int) -> None:
+        """Finish the running step, drop all sequences, report; answered by EpochOpened."""
+        self.newest_epoch = epoch
+        self._tasks.put(epoch)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End after the tasks at hand; whether it has ended in time."""
+        self._tasks.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                waiting_since_s = time.perf_counter()
+                task = self._tasks.get()
+                if task is None:
+                    return
+                if isinstance(task, int):
+                    self._deliver(EpochOpened(task, *self._executor.open_epoch()))
+                else:
+                    self._deliver(self._run_plan(task, time.perf_counter() - waiting_since_s))
+        except BaseException as error:  # the thread is the process's reason to be: nothing may end it unseen
+            self._deliver(EngineFailed(error))
+
+    def _run_plan(self, plan: PlanColumns, wait_s: float) -> Outcome:
+        if plan.epoch != self.newest_epoch:
+            return StepDropped(plan.epoch, plan.step)
+        self.begun = (plan.epoch, plan.step)
+        self._num_steps += 1
+        if self._num_steps == self._hang_step:
+            time.sleep(self._hang_s)
+        step = self._executor.begin(plan)
+        begun_s = time.perf_counter()
+        output, failed = self._compute(step)
+        step_s = time.perf_counter() - begun_s
+        if plan.epoch != self.newest_epoch:
+            return StepDropped(plan.epoch, plan.step)
+        frame = self._executor.finish(step, output, failed)
+        return StepDone(
+            frame=frame,
+            data=encode(frame),
+            num_tokens=len(step.batch.token_ids) if step.batch is not None else 0,
+            num_sequences=len(self._executor.table),
+            step_s=step_s,
+            wait_s=wait_s if len(plan.sequences) > len(plan.plan.new) else None,
+        )
+
+    def _compute(self, step: Step) -> tuple[StepOutput, dict[int, str]]:
+        if step.batch is None:
+            return StepOutput(self._executor.table.last_token[:_NO_OUTPUT]), {}
+        try:
+            output = self._engine.step(step.batch)
+        except Exception:
+            self._log.exception("the step failed; trying its sequences one by one", step=step.number)
+            return self._recover(step.batch)
+        self._failures_in_a_row = 0
+        return output, {}
+
+    def _recover(self, batch: StepInput) -> tuple[StepOutput, dict[int, str]]:
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            raise EngineBroken(f"{self._failures_in_a_row} steps in a row failed")
+        return step_one_by_one(self._engine, batch)

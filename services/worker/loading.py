@@ -1,0 +1,66 @@
+"""From the options to an engine with its model."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from shared.repository.repository import ModelRepository, StoredModel
+
+from services.worker.config import WorkerConfig
+from services.worker.engine.fake import FakeEngine
+from services.worker.engine.fake_vocabulary import ordinary_token_ids
+from services.worker.engine.interface import Engine
+from shared.repository.errors import ModelError
+from shared.service import StartError
+
+FAKE_KV_TOKENS = 1 << 20
+
+
+def load_engine(config: WorkerConfig) -> Engine:
+    """Blocks until the weights are in memory. Raises StartError with the reason an operator needs."""
+    repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
+    try:
+        model = repository.open(config.model, config.model_version or None)
+    except ModelError as error:
+        raise StartError(str(error)) from error
+    return load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)
+
+
+def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
+    """With the real model's vocabulary, and KV memory that takes no bytes: a million tokens, or as many as
+    kv_cache_memory_bytes would hold of the real model's in bfloat16."""
+    longest = model.config.max_position_embeddings
+    max_model_len = longest if config.max_model_len is None else config.max_model_len
+    if max_model_len > longest:
+        raise StartError(f"max_model_len {max_model_len} is more than the model's longest context, {longest} tokens")
+    num_blocks = FAKE_KV_TOKENS // config.block_size
+    if config.kv_cache_memory_bytes is not None:
+        values = 2 * model.config.num_hidden_layers * model.config.kv_size
+        num_blocks = config.kv_cache_memory_bytes // (2 * values * config.block_size)
+    if num_blocks * config.block_size < max_model_len:
+        raise StartError(
+            f"max_model_len {max_model_len} does not fit {num_blocks} KV blocks of {config.block_size} tokens"
+        )
+    tokenizer: dict[str, Any] = msgspec.json.decode(model.tokenizer_file.read_bytes(), type=dict[str, Any])
+    return FakeEngine(
+        model=model.name,
+        model_version=model.version,
+        vocab_size=model.config.vocab_size,
+        token_ids=ordinary_token_ids(tokenizer, model.config.vocab_size),
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_model_len=max_model_len,
+        step_s=config.fake_step_ms / 1000,
+        mode=config.fake_mode,
+    )
+
+
+def _load_cpu_engine(model: StoredModel, config: WorkerConfig) -> Engine:
+    # Imported here because it imports torch, which a fake engine can do without: seconds and 200 MB.
+    from services.worker.engine.cpu import CpuEngine
+    from services.worker.engine.options import EngineError
+
+    try:
+        return CpuEngine.load(model, config)
+    except (EngineError, ModelError) as error:
+        raise StartError(str(error)) from error

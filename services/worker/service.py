@@ -1,0 +1,335 @@
+"""The worker: plans from the bus to the engine, frames from the engine to the log.
+
+The event loop decodes, keeps plans and frames in order and beats; the engine's thread computes. A worker keeps no
+state worth saving: whoever dies, hangs or falls behind is fenced, and its sequences go on elsewhere from the log.
+"""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+
+from services.worker.config import WorkerConfig
+from services.worker.core.frame_window import Frame, FrameWindow
+from services.worker.core.oversize import without_rows
+from services.worker.core.plan_executor import PlanExecutor
+from services.worker.core.plan_queue import PlanQueue
+from services.worker.engine.interface import Engine
+from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
+from services.worker.loading import load_engine
+from services.worker.metrics import WorkerMetrics
+from shared import subjects
+from shared.bus.nats_log import NatsLog
+from shared.log.port import Log
+from shared.messages.codec import WireError, decoder, encode
+from shared.messages.control import CacheReport, PlanGap, WorkerHeartbeat
+from shared.messages.pipeline import EpochStart, StepPlan
+from shared.service import EndpointCounts, Health, ServiceHost
+
+HEARTBEAT_S = 0.2
+TICK_S = 0.05
+QUIET_BEFORE_LEAVING_S = 0.5
+ENGINE_STOP_S = 2.0
+COMPLAINT_S = 1.0
+
+_decode_plan = decoder(EpochStart | StepPlan)
+
+
+class _PubAck(msgspec.Struct):
+    """JetStream's answer to a publish; error holds code and description when nothing was stored."""
+
+    seq: int = 0
+    error: dict[str, object] | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_PubAck).decode
+
+
+async def serve(host: ServiceHost, config: WorkerConfig) -> None:
+    """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
+    host.health = lambda: Health(False, {"state": "loading", "model": config.model})
+    engine = await asyncio.to_thread(load_engine, config)
+    host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
+    await asyncio.to_thread(engine.warm_up)
+    log = await NatsLog.open(host.bus, config.shard)
+    await Worker(host, config, engine, log, WorkerMetrics()).run()
+
+
+class Worker:
+    """One worker incarnation on one engine."""
+
+    def __init__(
+        self, host: ServiceHost, config: WorkerConfig, engine: Engine, log: Log, metrics: WorkerMetrics
+    ) -> None:
+        self.name = host.name
+        self.queue = PlanQueue()
+        self.window = FrameWindow()
+        self._host = host
+        self._bus = host.bus
+        self._log = log
+        self._config = config
+        self._engine = engine
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        executor = PlanExecutor(
+            self.name, engine.num_blocks, engine.block_size, engine.max_model_len, engine.vocab_size
+        )
+        self._thread = EngineThread(
+            engine,
+            executor,
+            self._deliver,
+            host.log,
+            hang_step=config.test_hang_step,
+            hang_s=config.test_hang_s,
+        )
+        self._num_submitted = 0
+        self._opening = 0
+        self._finished = 0
+        self._leaving = False
+        self._next_complaint_s = 0.0
+        self._inbox = ""
+        self._plan_counts = EndpointCounts()
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve plans until the host stops; raises what ended the engine."""
+        self._thread.start()
+        self._inbox = self._bus.new_inbox()
+        await self._bus.subscribe(f"{self._inbox}.*.*", self.on_acknowledgement)
+        await self._bus.subscribe(subjects.plan(self.name), self.on_plan)
+        self._bus.reconnect_hooks.append(self.on_reconnected)
+        self._host.add_stats("plan", subjects.plan(self.name), lambda: self._plan_counts)
+        self._host.health = self._health
+        self._host.log.info("ready", model=self._engine.model, device=self._engine.device, epoch=self.queue.epoch)
+        beating = self._loop.create_task(self._beat())
+        stopping = self._loop.create_task(self._host.stopping.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {beating, stopping, self._failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not self._failed.done() and not beating.done():
+                await self._drain(beating)
+            for ended in (self._failed, beating):
+                if ended.done():
+                    ended.result()
+        finally:
+            beating.cancel()
+            stopping.cancel()
+        await asyncio.to_thread(self._thread.stop, ENGINE_STOP_S)
+
+    async def _beat(self) -> None:
+        """Heartbeats and whatever is overdue; the engine's steps never hold this up."""
+        next_beat_s = 0.0
+        while True:
+            now_s = self._loop.time()
+            if now_s >= next_beat_s:
+                next_beat_s = now_s + HEARTBEAT_S
+                self._send_heartbeat()
+            self._send_again(self.window.take_overdue(now_s))
+            await asyncio.sleep(TICK_S)
+
+    async def _drain(self, beating: "asyncio.Task[None]") -> None:
+        """Leave: what is planned is finished and stored; the leader plans nothing new once it hears of it."""
+        self._leaving = True
+        self._send_heartbeat()
+        quiet_since_s = self._loop.time()
+        while self._loop.time() - quiet_since_s < QUIET_BEFORE_LEAVING_S:
+            if not self._is_idle or self.window.num_outstanding:
+                quiet_since_s = self._loop.time()
+            if self._failed.done() or beating.done():
+                return
+            await asyncio.sleep(TICK_S)
+
+    # ---- from the bus -----------------------------------------------------------------------------------------------
+
+    def on_plan(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        """EpochStart or a part of a StepPlan from the leader."""
+        self._plan_counts.num_requests += 1
+        try:
+            message = _decode_plan(data)
+        except WireError as error:
+            self._plan_counts.num_errors += 1
+            self._count_malformed(str(error))
+            return
+        if isinstance(message, EpochStart):
+            self._on_epoch_start(message)
+        else:
+            self._on_step_plan(message)
+        self._feed()
+
+    def _on_epoch_start(self, message: EpochStart) -> None:
+        verdict = self.queue.on_epoch_start(message)
+        if verdict == "opened":
+            self.window.open_epoch(message.epoch)
+            self._finished = 0
+            self._metrics.epochs.inc()
+            self._host.log.info("epoch", epoch=message.epoch)
+        elif verdict == "stale_epoch":
+            self._metrics.messages_dropped.labels(verdict).inc()
+        if self.queue.report_due:
+            self.queue.report_due = False
+            if self._opening != message.epoch:
+                self._opening = message.epoch
+                self._thread.submit_epoch(message.epoch)
+
+    def _on_step_plan(self, part: StepPlan) -> None:
+        verdict = self.queue.on_plan(part)
+        if verdict == "taken":
+            return
+        if verdict == "malformed":
+            self._count_malformed("columns or parts of a plan do not fit each other")
+            return
+        self._metrics.messages_dropped.labels(verdict).inc()
+        if verdict == "gap":
+            gap = PlanGap(worker=self.name, epoch=self.queue.epoch, next_plan=self.queue.next_plan)
+            self._bus.publish(subjects.plan_gap(self._config.shard), encode(gap))
+
+    def on_acknowledgement(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        """PubAck of one copy of a frame; without data it is NATS saying that no stream listens."""
+        _, epoch, step = subject.rsplit(".", 2)
+        if not data:
+            self._on_refused("no stream takes the log's records")
+            return
+        try:
+            ack = _decode_ack(data)
+            place = int(epoch), int(step)
+        except ValueError as error:
+            self._count_malformed(str(error))
+            return
+        if ack.error is not None or ack.seq <= 0:
+            self._on_refused(str((ack.error or {}).get("description", "refused")))
+            return
+        self.window.on_stored(*place, ack.seq, self._loop.time())
+        self._metrics.frames_outstanding.set(self.window.num_outstanding)
+        self._feed()
+
+    def _on_refused(self, reason: str) -> None:
+        if self.window.refusal is None:
+            self._host.log.warning("the log refuses frames; they are kept", reason=reason)
+        self.window.on_refused(reason)
+
+    def on_reconnected(self) -> None:
+        """NATS is back: what was on its way may be lost."""
+        self._send_heartbeat()
+        self._send_again(self.window.take_all(self._loop.time()))
+
+    # ---- from the engine --------------------------------------------------------------------------------------------
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Called in the engine's thread."""
+        self._loop.call_soon_threadsafe(self.on_outcome, outcome)
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """What the engine's thread says of its next task."""
+        if isinstance(outcome, EngineFailed):
+            if not self._failed.done():
+                self._failed.set_exception(outcome.error)
+            return
+        if isinstance(outcome, EpochOpened):
+            self._on_epoch_opened(outcome)
+        else:
+            self._num_submitted -= 1
+            if isinstance(outcome, StepDone) and outcome.frame.epoch == self.queue.epoch:
+                self._on_step_done(outcome)
+        self._feed()
+
+    def _on_epoch_opened(self, opened: EpochOpened) -> None:
+        if opened.epoch != self.queue.epoch:
+            return
+        self._opening = 0
+        report = CacheReport(
+            worker=self.name, epoch=opened.epoch, block_ids=opened.block_ids, block_hashes=opened.block_hashes
+        )
+        self._send_heartbeat()
+        self._bus.publish(subjects.cache_report(self._config.shard), encode(report))
+
+    def _on_step_done(self, done: StepDone) -> None:
+        frame, data = done.frame, done.data
+        if len(data) > self._bus.max_payload:
+            frame = without_rows(frame, f"the output of one step takes {len(data)} bytes, more than a message may")
+            data = encode(frame)
+        self._finished = frame.step
+        self.window.add(frame.step, data, self._loop.time())
+        self._send_frame(frame.step, data)
+        metrics = self._metrics
+        metrics.frames_sent.inc()
+        metrics.rows.inc(len(frame.positions) // 4)
+        metrics.row_errors.inc(len(frame.errors))
+        metrics.iteration_tokens.observe(done.num_tokens)
+        metrics.step_seconds.observe(done.step_s)
+        metrics.num_sequences.set(done.num_sequences)
+        metrics.frames_outstanding.set(self.window.num_outstanding)
+        if done.wait_s is not None:
+            metrics.wait_seconds.observe(done.wait_s)
+
+    # ---- to engine and bus ------------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Hand plans to the engine while their frames would find room."""
+        while self._num_submitted < self.window.num_free:
+            plan = self.queue.take()
+            if plan is None:
+                return
+            self._num_submitted += 1
+            self._thread.submit_plan(plan)
+
+    def _send_frame(self, step: int, data: bytes) -> None:
+        if self._config.test_drop_frames and random.random() < self._config.test_drop_frames:
+            return
+        self._log.append_frame(data, f"{self._inbox}.{self.window.epoch}.{step}")
+
+    def _send_again(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            self._send_frame(frame.step, frame.data)
+        self._metrics.frames_resent.inc(len(frames))
+
+    @property
+    def _is_idle(self) -> bool:
+        """No step runs and none is queued."""
+        return self._num_submitted == 0 and self.queue.num_queued == 0
+
+    def _send_heartbeat(self) -> None:
+        engine, config = self._engine, self._config
+        begun_epoch, begun_step = self._thread.begun
+        heartbeat = WorkerHeartbeat(
+            worker=self.name,
+            epoch=self.queue.epoch,
+            next_plan=self.queue.next_plan,
+            started=begun_step if begun_epoch == self.queue.epoch else 0,
+            finished=self._finished,
+            idle=self._is_idle,
+            leaving=self._leaving,
+            model=config.served_model_name or engine.model,
+            model_version=engine.model_version,
+            num_blocks=engine.num_blocks,
+            block_size=engine.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=engine.max_model_len,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self._bus.publish(subjects.worker_heartbeat(config.shard), encode(heartbeat))
+
+    # ---- what others see --------------------------------------------------------------------------------------------
+
+    def _count_malformed(self, detail: str) -> None:
+        self._metrics.messages_dropped.labels("malformed").inc()
+        now_s = self._loop.time()
+        if now_s >= self._next_complaint_s:
+            self._next_complaint_s = now_s + COMPLAINT_S
+            self._host.log.warning("malformed message dropped", detail=detail)
+
+    def _health(self) -> Health:
+        details: dict[str, object] = {
+            "state": "leaving" if self._leaving else "serving",
+            "device": self._engine.device,
+            "model": self._engine.model,
+            "model_version": self._engine.model_version,
+            "num_blocks": self._engine.num_blocks,
+            "epoch": self.queue.epoch,
+            "log": self.window.refusal or "ok",
+            "frames_outstanding": self.window.num_outstanding,
+        }
+        return Health(self.window.refusal is None and not self._failed.done(), details)

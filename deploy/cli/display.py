@@ -1,0 +1,48 @@
+"""What a person sees of a node while it starts and stops: one moving line on a terminal, plain lines elsewhere."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.status import Status
+
+
+class NodeDisplay:
+    """A Reporter for deploy.node, on the console given. Use as a context manager around the start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def start(self, text: str) -> None:
+        """Show a spinner with this text, until done."""
+        if self._console.is_terminal:
+            self._status = self._console.status(text)
+            self._status.start()
+        else:
+            self._console.print(text)
+
+    def done(self) -> None:
+        """Remove the spinner."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def on_waiting(self, ready: Sequence[str], waiting: Sequence[str]) -> None:
+        self._show(f"Starting: {len(ready)} ready" + (f", waiting for {', '.join(waiting)}" if waiting else ""))
+
+    def on_death(self, process: str, status: int, delay_s: float) -> None:
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        self._console.print(f"{process} died ({how}), starting it again {_when(delay_s)}", style="yellow")
+
+    def on_stopping(self, role: str) -> None:
+        self._show(f"Stopping {role}")
+
+    def _show(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            self._console.print(text)
+
+
+def _when(delay_s: float) -> str:
+    return "at once" if delay_s == 0 else f"in {delay_s:g} s"

@@ -1,0 +1,54 @@
+"""The command `tokenbus`: a word chooses what runs; its module is imported only then, so that help is quick."""
+
+import importlib
+import sys
+from collections.abc import Callable
+
+SERVICES = {
+    "gateway": "HTTP face: OpenAI's API, validation, streaming",
+    "tokenizer": "chat template, encoding, limits; accepts requests into the log",
+    "scheduler": "plans every engine step of the shard's workers; one leads, the others stand by",
+    "worker": "runs the model on one device: plans in, sampled tokens out",
+    "detokenizer": "text, stop strings and deltas from the log",
+}
+COMMANDS = {
+    "up": ("deploy.cli.up", "run nats-server and all services on this machine"),
+    "ask": ("deploy.cli.ask", "ask a running Tokenbus one question, over NATS or HTTP"),
+    "model": ("deploy.cli.model", "add, list, show, verify and remove models"),
+    "log": ("deploy.cli.log", "verify the log: nothing lost, doubled, foreign or computed on a wrong prefix"),
+    "demo": ("deploy.cli.demo", "start everything, ask one question, stop everything"),
+    "version": ("deploy.cli.version", "print the version"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command that argv names; its exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    name, rest = words[0], words[1:]
+    if name == "--version":
+        name = "version"
+    if name in SERVICES:
+        run: Callable[[list[str]], int | None] = importlib.import_module(f"services.{name}.__main__").main
+    elif name in COMMANDS:
+        run = importlib.import_module(COMMANDS[name][0]).main
+    else:
+        print(f"tokenbus: unknown command {name!r}; `tokenbus --help` lists them", file=sys.stderr)
+        return 2
+    return run(rest) or 0
+
+
+def usage() -> str:
+    """What `tokenbus --help` prints."""
+    texts = {name: text for name, (_, text) in COMMANDS.items()}
+    lines = ["usage: tokenbus COMMAND [options]", "", "LLM inference as independent services over NATS.", ""]
+    lines += ["commands:", *(f"  {name:12} {text}" for name, text in texts.items()), ""]
+    lines += ["services, each a process of its own:", *(f"  {name:12} {text}" for name, text in SERVICES.items()), ""]
+    lines += ["`tokenbus COMMAND --help` shows the options of each."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,120 @@
+"""A node as `tokenbus up` and `tokenbus demo` run it: prepared, ready, stopped in order."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from deploy.cli.display import NodeDisplay
+from deploy.cli.progress import model_progress
+from deploy.node.checks import NotPossible, check_address, check_nats
+from deploy.node.config import NodeConfig
+from deploy.node.folder import DataFolder, FolderInUse, default_data_dir
+from deploy.node.limits import raise_file_limit
+from deploy.node.nats_server import NatsServerMissing, free_port
+from deploy.node.node import Node, StartFailed, make_processes
+from deploy.node.processes import NodeProcess
+from shared.repository.errors import ModelError
+from shared.repository.store import ModelRepository
+
+START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class PreparedNode(msgspec.Struct, frozen=True):
+    """All that can be settled before the first process starts. config.port is a real one."""
+
+    config: NodeConfig
+    folder: DataFolder
+    processes: list[NodeProcess]
+    nats_url: str
+
+    @property
+    def http_url(self) -> str:
+        """Where the first gateway listens, for clients on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.config.host, self.config.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}"
+
+
+@contextlib.contextmanager
+def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -> Iterator[PreparedNode]:
+    """Check ports and NATS, take the data folder, fetch the model. given: options for the services.
+
+    Raises START_ERRORS, and ConfigError when a service does not accept what was given.
+    """
+    raise_file_limit()
+    config = _with_real_port(config)
+    if config.nats:
+        check_nats(config.nats)
+    folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
+    folder.open()
+    try:
+        processes, nats_url = make_processes(config, given, folder)
+        root = given.get("model_repository")
+        with model_progress(console) as progress:
+            ModelRepository(Path(root) if root else None).ensure(config.model, progress)
+        yield PreparedNode(config, folder, processes, nats_url)
+    finally:
+        folder.close()
+
+
+@contextlib.asynccontextmanager
+async def running_node(prepared: PreparedNode, console: Console, stopping: asyncio.Event) -> AsyncIterator[Node]:
+    """The node, ready; stopped when the context ends. Raises StartFailed.
+
+    stopping is set by SIGTERM, SIGINT and SIGHUP; when that happens during the start, the context begins at once. A
+    second signal ends the drain.
+    """
+    config, folder = prepared.config, prepared.folder
+    display = NodeDisplay(console)
+    display.start("Starting")
+    try:
+        async with Node(prepared.processes, folder, display, config.drain_timeout_s) as node:
+            _handle_signals(stopping, node)
+            folder.write_url("nats", prepared.nats_url)
+            await _until_ready(node, config.ready_timeout_s, stopping)
+            display.done()
+            if not stopping.is_set():
+                folder.write_url("http", prepared.http_url)
+            yield node
+            display.start("Stopping")
+    finally:
+        display.done()
+
+
+def _with_real_port(config: NodeConfig) -> NodeConfig:
+    """The same with a port that is free now in place of 0. Raises NotPossible when a wanted one is taken."""
+    if config.port == 0:
+        return msgspec.structs.replace(config, port=free_port(config.host))
+    for index in range(config.gateways):
+        check_address(config.host, config.port + index)
+    return config
+
+
+async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) -> None:
+    """Wait for readiness or for the wish to stop, whatever comes first."""
+    ready = asyncio.ensure_future(node.wait_ready(timeout_s))
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        both: list[asyncio.Future[Any]] = [ready, stop]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+    finally:
+        ready.cancel()
+        stop.cancel()
+
+
+def _handle_signals(stopping: asyncio.Event, node: Node) -> None:
+    def on_signal() -> None:
+        if stopping.is_set():
+            node.hurry()
+        stopping.set()
+
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)

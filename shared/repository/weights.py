@@ -1,0 +1,78 @@
+"""A stored model's parameters as torch tensors. The only module of the repository that imports torch to read them."""
+
+from collections.abc import Iterator
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from shared.repository.config import ModelConfig
+from shared.repository.errors import BadModelFile
+from shared.repository.gguf_config import (
+    PERMUTING_ARCHITECTURES,
+    gguf_architecture,
+    huggingface_name,
+    undo_permutation,
+)
+from shared.repository.gguf_data import read_gguf_tensor
+from shared.repository.gguf_file import GgufFile, GgufTensor, read_gguf
+from shared.repository.progress import Progress, no_progress
+from shared.repository.safetensors_file import read_safetensors_header
+from shared.repository.stored_model import StoredModel
+from shared.repository.weight_check import is_ignored
+
+
+def iter_weights(
+    model: StoredModel, *, verify: bool = True, progress: Progress = no_progress
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter of config.parameter_shapes(), once, as (Hugging Face name, tensor on the CPU).
+
+    Tied models yield no lm_head.weight. dtypes are those of the file (float32, bfloat16, float16); quantised GGUF
+    tensors come as float32. One tensor is in memory at a time as far as this module is concerned; a safetensors tensor
+    may be a view of the mapped file, so copy it before writing to it. verify: compare the files' SHA-256 first.
+    Raises ChecksumMismatch or BadModelFile, naming the file, before the first tensor when the files are not sound.
+    """
+    if verify:
+        model.verify_weights(progress)
+    if model.weight_format == "gguf":
+        return _gguf_weights(read_gguf(model.weight_files[0]), model.config)
+    for file in model.weight_files:
+        read_safetensors_header(file)
+    return _safetensors_weights(model)
+
+
+def _safetensors_weights(model: StoredModel) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in model.weight_files:
+        try:
+            with safe_open(file, framework="pt") as stored:
+                for name in stored.keys():
+                    if not is_ignored(name, model.config):
+                        yield name, stored.get_tensor(name)
+        except SafetensorError as error:
+            raise BadModelFile(file, f"cannot be read ({error})") from error
+
+
+def _gguf_weights(gguf: GgufFile, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    permuted = gguf_architecture(gguf) in PERMUTING_ARCHITECTURES
+    for tensor in gguf.tensors.values():
+        name = huggingface_name(tensor.name)
+        if name is None or is_ignored(name, config):
+            continue
+        yield name, _gguf_tensor(gguf, tensor, _heads_to_reorder(name, config) if permuted else None)
+
+
+def _gguf_tensor(gguf: GgufFile, tensor: GgufTensor, num_heads: int | None) -> torch.Tensor:
+    """The tensor in Hugging Face's row order; num_heads: None when its rows are in that order already."""
+    array = read_gguf_tensor(gguf, tensor)
+    if num_heads is not None:
+        array = undo_permutation(array, num_heads)
+    values = torch.from_numpy(array)
+    return values.view(torch.bfloat16) if tensor.type.name == "BF16" else values
+
+
+def _heads_to_reorder(name: str, config: ModelConfig) -> int | None:
+    """How many heads the rows of a query or key projection make up; None for other parameters."""
+    if ".self_attn.q_proj." in name:
+        return config.num_attention_heads
+    if ".self_attn.k_proj." in name:
+        return config.num_key_value_heads
+    return None

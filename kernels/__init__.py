@@ -1,1 +1,9 @@
-"""Operations of the model: one folder each, with a reference, a CPU path and, where there is one, CUDA."""
+"""The operations of a forward pass and of sampling, one folder each, with the same files.
+
+reference.py: slow, obvious float32 NumPy; the definition of correct.
+cpu.py: what the CPU engine runs, in torch.
+
+Shapes are written with T tokens of a step, S sequences, H query heads, K key/value heads, D values a head, N KV
+blocks of B tokens. The KV cache of a layer is two tensors [N, B, K, D]; token p of a sequence lies in slot
+`block_table[p // B] * B + p % B`, and a slot mapping of -1 means "do not write". Nothing here imports our packages.
+"""

@@ -1,0 +1,1 @@
+"""Scatter of a step's keys and values into the paged KV cache."""

@@ -1,0 +1,59 @@
+"""Rows for sampling tests."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.sampling import cpu
+from kernels.sampling.rows import Sampled
+
+
+@dataclass(frozen=True)
+class Params:
+    """Parameters that change nothing unless said."""
+
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    bad_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampledRow:
+    """A row as the engine makes one."""
+
+    sampling: Params
+    position: int = 0
+    num_prompt_tokens: int = 0
+    history: NDArray[np.int32] | None = None
+
+
+def row(position: int = 0, history: list[int] | None = None, num_prompt_tokens: int = 0, **params: Any) -> SampledRow:
+    """A row with these parameters."""
+    ids = None if history is None else np.array(history, dtype=np.int32)
+    return SampledRow(Params(**params), position, num_prompt_tokens, ids)
+
+
+def sample(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
+    """The CPU path on a copy of logits: [vocabulary], the same for all rows, or [rows, vocabulary]."""
+    batch = np.tile(logits, (len(rows), 1)) if logits.ndim == 1 else logits.copy()
+    return cpu.sample(torch.from_numpy(batch), rows)
+
+
+def random_logits(seed: int, size: int, spread: float = 3.0) -> NDArray[np.float32]:
+    """Normally distributed logits: float32 [size]."""
+    return (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32)

@@ -1,0 +1,213 @@
+"""Sampling: the CPU path against the reference, and what must hold whatever the parameters."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.sampling import reference
+from tests.kernels.sampling_rows import Params, SampledRow, random_logits, row, sample
+
+VOCABULARY = 257
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> SampledRow:
+    token = st.integers(0, VOCABULARY - 1)
+    ids = st.lists(token, max_size=5).map(tuple)
+    params = Params(
+        min_tokens=draw(st.integers(0, 3)),
+        temperature=draw(st.sampled_from([0.0, 1e-40, 0.3, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([-1, 0, 1, 2, 50, 10_000])),
+        top_p=draw(st.sampled_from([1e-6, 0.3, 0.9, 0.999999, 1.0])),
+        min_p=draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])),
+        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+        stop_token_ids=draw(ids),
+        eos_token_ids=draw(ids),
+        presence_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
+        frequency_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
+        repetition_penalty=draw(st.sampled_from([1.0, 0.5, 1.7])),
+        logit_bias=draw(st.dictionaries(token, st.floats(-100, 100, width=32), max_size=4)),
+        bad_token_ids=draw(ids),
+        allowed_token_ids=draw(st.one_of(st.just(()), st.lists(token, min_size=30, max_size=40).map(tuple))),
+    )
+    history = draw(st.lists(token, max_size=20))
+    prompt = draw(st.integers(0, len(history)))
+    return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32))
+
+
+@settings(max_examples=200, deadline=None)
+@given(batch=st.lists(rows(), min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_every_row_equals_the_reference_whatever_its_batch(batch: list[SampledRow], seed: int) -> None:
+    logits = np.stack([random_logits(seed + index, VOCABULARY) for index in range(len(batch))])
+    result = sample(logits, *batch)
+    assert result.errors == {}
+    assert result.tokens.dtype == np.int32
+    for index, one in enumerate(batch):
+        assert result.tokens[index] == reference.sample(logits[index], one)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("vocabulary", [4, 1001, 49152])
+def test_plain_temperature_equals_the_reference(vocabulary: int, seed: int) -> None:
+    logits = random_logits(seed, min(vocabulary, 1001))
+    logits = np.concatenate([logits, np.full(vocabulary - len(logits), -60, dtype=np.float32)])
+    one = row(position=seed, seed=seed * 7919, top_p=0.99)
+    assert sample(logits, one).tokens[0] == reference.sample(logits, one)
+
+
+def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.8])
+def test_draws_follow_the_softmax(temperature: float) -> None:
+    logits = np.array([2.0, 1.0, 0.0, -1.0, 0.5, 1.5, -0.5, 0.2], dtype=np.float32)
+    batch = [row(seed=seed, position=seed % 3, temperature=temperature) for seed in range(6000)]
+    counts = np.bincount(sample(logits, *batch).tokens, minlength=8)
+    weights = np.exp(logits.astype(np.float64) / temperature)
+    # 24.3: a chi-square of 7 degrees of freedom exceeds it once in a thousand
+    assert chi_square(counts, 6000 * weights / weights.sum()) < 24.3
+
+
+def test_draws_at_positions_of_one_seed_are_independent() -> None:
+    logits = np.zeros(4, dtype=np.float32)
+    tokens = sample(logits, *[row(seed=99, position=position) for position in range(8000)]).tokens
+    pairs = np.bincount(tokens[:-1:2] * 4 + tokens[1::2], minlength=16)
+    assert chi_square(pairs, np.full(16, 4000 / 16)) < 37.7
+
+
+def test_a_filtered_draw_follows_the_rest_of_the_softmax() -> None:
+    logits = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32))
+    cases = [({"top_k": 3}, 3), ({"top_p": 0.85}, 3), ({"min_p": 0.4}, 3), ({"top_k": 4, "top_p": 0.5}, 2)]
+    for params, num_left in cases:
+        batch = [row(seed=seed, **params) for seed in range(4000)]
+        counts = np.bincount(sample(logits, *batch).tokens, minlength=5)
+        assert counts[num_left:].sum() == 0
+        probabilities = np.exp(logits[:num_left].astype(np.float64))
+        assert chi_square(counts[:num_left], 4000 * probabilities / probabilities.sum()) < 13.8
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    logits = np.zeros(50_000, dtype=np.float32)
+    logits[[40_000, 123, 20_000]] = 5.0
+    tied = [row(temperature=0.0), row(temperature=0.0, logit_bias={7: 5.0}), row(temperature=0.0, bad_token_ids=(123,))]
+    assert sample(logits, *tied).tokens.tolist() == [123, 7, 20_000]
+
+
+def test_top_k_keeps_all_equals_of_the_last_one() -> None:
+    logits = np.array([3.0, 1.0, 1.0, 1.0, 0.0], dtype=np.float32)
+    tokens = sample(logits, *[row(seed=seed, top_k=2, temperature=2.0) for seed in range(500)]).tokens
+    assert set(tokens.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 5e-324, 1e-6, 1e-5, 1e-3])
+def test_a_tiny_temperature_takes_the_likeliest_token(temperature: float) -> None:
+    logits = random_logits(3, 1000, spread=20.0)
+    logits[400] = logits.max() + 1
+    result = sample(logits, row(temperature=temperature, top_p=0.9, logprobs=2))
+    assert result.errors == {}
+    assert result.tokens[0] == 400
+    report = result.logprobs[0]
+    assert report is not None
+    assert np.isfinite(report.logprob)
+
+
+def test_a_row_of_nan_fails_alone() -> None:
+    logits = np.stack([random_logits(seed, 100) for seed in range(5)])
+    batch = [row(seed=seed, temperature=0.0 if seed % 2 else 1.0, logprobs=1) for seed in range(5)]
+    healthy = sample(logits, *batch)
+    logits[1, 50] = np.nan
+    logits[2, 50] = np.inf
+    logits[3] = -np.inf
+    failed = sample(logits, *batch)
+    assert set(failed.errors) == {1, 2, 3}
+    assert "not finite" in failed.errors[1]
+    for index in (0, 4):
+        assert failed.tokens[index] == healthy.tokens[index]
+        assert failed.logprobs[index] == healthy.logprobs[index]
+
+
+@pytest.mark.parametrize("name", ["bad_token_ids", "allowed_token_ids", "stop_token_ids", "eos_token_ids"])
+@pytest.mark.parametrize("token", [-1, 100, 2**31])
+def test_an_id_outside_the_vocabulary_fails_its_row_alone(name: str, token: int) -> None:
+    logits = random_logits(1, 100)
+    result = sample(logits, row(temperature=0.0), row(min_tokens=1, **{name: (3, token)}), row(temperature=0.0))
+    assert list(result.errors) == [1]
+    assert f"token id {token} is not in the vocabulary of 100" in result.errors[1]
+    assert result.tokens[0] == result.tokens[2] == logits.argmax()
+
+
+@pytest.mark.parametrize("token", [-1, 100])
+def test_a_bias_or_history_outside_the_vocabulary_fails_its_row_alone(token: int) -> None:
+    logits = random_logits(1, 100)
+    result = sample(
+        logits, row(logit_bias={token: 1.0}), row(history=[token], repetition_penalty=1.1), row(temperature=0.0)
+    )
+    assert set(result.errors) == {0, 1}
+
+
+def test_nothing_left_to_sample_is_an_error_of_the_row() -> None:
+    one = row(allowed_token_ids=(4,), bad_token_ids=(4,))
+    result = sample(random_logits(1, 10), one, row(temperature=0.0))
+    assert list(result.errors) == [0]
+    assert "no token" in result.errors[0]
+
+
+def test_eos_and_stop_ids_wait_for_min_tokens() -> None:
+    logits = np.array([9.0, 8.0, 7.0, 1.0], dtype=np.float32)
+    batch = [
+        row(position=position, temperature=0.0, min_tokens=2, eos_token_ids=(0,), stop_token_ids=(1,))
+        for position in range(4)
+    ]
+    assert sample(logits, *batch).tokens.tolist() == [2, 2, 0, 0]
+
+
+def test_penalties_count_as_documented() -> None:
+    logits = np.array([4.0, 3.9, 3.8, -1.0], dtype=np.float32)
+    prompt_and_output = {"history": [0, 0, 1], "num_prompt_tokens": 2}
+    batch = [
+        row(temperature=0.0, repetition_penalty=1.2, **prompt_and_output),  # prompt counts: 0 and 1 are penalised
+        row(temperature=0.0, presence_penalty=2.0, **prompt_and_output),  # only the output counts: 1 is penalised
+        row(temperature=0.0, presence_penalty=0.3, history=[0, 0, 1], num_prompt_tokens=0),
+        row(temperature=0.0, frequency_penalty=0.15, history=[0, 0, 1], num_prompt_tokens=0),
+    ]
+    assert sample(logits, *batch).tokens.tolist() == [2, 0, 2, 2]
+
+
+@pytest.mark.parametrize("num_top", [0, 1, 5, 40])
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"logit_bias": {3: 50.0}}, {"top_k": 1}], ids=str)
+def test_logprobs_are_those_of_the_raw_logits(num_top: int, params: dict[str, object]) -> None:
+    logits = random_logits(11, 40)
+    logits[[7, 8]] = logits[9]
+    result = sample(logits, row(logprobs=num_top, **params), row())
+    report = result.logprobs[0]
+    assert report is not None
+    expected = reference.token_logprobs(logits, int(result.tokens[0]), num_top)
+    assert (report.rank, report.top_ids) == (expected.rank, expected.top_ids)
+    np.testing.assert_allclose(
+        [report.logprob, *report.top_logprobs], [expected.logprob, *expected.top_logprobs], rtol=1e-5, atol=1e-6
+    )
+    assert result.logprobs[1] is None
+
+
+def test_the_greedy_token_has_rank_one_even_in_a_tie() -> None:
+    logits = np.array([1.0, 5.0, 5.0], dtype=np.float32)
+    report = sample(logits, row(temperature=0.0, logprobs=2)).logprobs[0]
+    assert report is not None
+    assert (report.rank, report.top_ids) == (1, (1, 2))
+
+
+def test_a_draw_depends_on_seed_and_position_only() -> None:
+    logits = random_logits(5, 5000)
+    alone = [int(sample(logits, row(seed=seed, position=seed + 1)).tokens[0]) for seed in range(30)]
+    batch = [row(seed=seed, position=seed + 1) for seed in range(30)]
+    assert sample(logits, *batch).tokens.tolist() == alone
+    assert sample(logits, *reversed(batch)).tokens.tolist() == alone[::-1]
+    assert len(set(alone)) > 15
+
+
+def test_no_rows() -> None:
+    result = sample(np.zeros((0, 10), dtype=np.float32))
+    assert len(result.tokens) == 0
+    assert result.logprobs == []

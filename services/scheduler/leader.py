@@ -195,7 +195,8 @@ class Leader:
         for sequence in state.sequences:
             self.core.end(sequence.id)
         end = End(request_id=request_id, reason="rejected", position=0, message=refusal)
-        reasons: tuple[EndReason, ...] = ("rejected",) * len(state.sequences)
+        rejected: EndReason = "rejected"
+        reasons = (rejected,) * len(state.sequences)
         done = Done(request_id=request_id, positions=(0,) * len(reasons), reasons=reasons)
         self._ports.append([(end, f"rejected-{request_id}"), (done, f"done-{request_id}")])
 

@@ -1,0 +1,91 @@
+"""Processes that a node of the tests supervises, and a reporter that remembers.
+
+python -m tests.deploy.dummies FOLDER   runs a node of sleepers until it is killed
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.node.folder import DataFolder
+from deploy.node.node import Node
+
+SLEEP = "import time\nprint('hello', flush=True)\nopen({ready!r}, 'w').close()\nwhile True: time.sleep(60)"
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+GRACEFUL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + SLEEP
+BAD_OPTION = "import sys\nprint('max-model-len 9000 needs 5 blocks, there are 3')\nsys.exit(2)"
+CRASH = "raise SystemExit('boom')"
+
+
+class Dummy:
+    """A NodeProcess that runs a script; ready once the script has made its ready file."""
+
+    def __init__(self, folder: Path, name: str, role: str, script: str = GRACEFUL) -> None:
+        self.name = name
+        self.role = role
+        self.num_starts = 0
+        self._ready = folder / f"{name}.ready"
+        self._script = script.format(ready=str(self._ready))
+
+    def prepare(self) -> list[str]:
+        self.num_starts += 1
+        self._ready.unlink(missing_ok=True)
+        return [sys.executable, "-c", self._script, self.name]
+
+    async def is_ready(self) -> bool:
+        return self._ready.exists()
+
+
+class Record:
+    """A Reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.deaths: list[tuple[str, int, float]] = []
+        self.stopped: list[str] = []
+        self.waiting: list[list[str]] = []
+
+    def on_waiting(self, ready: Sequence[str], waiting: Sequence[str]) -> None:
+        self.waiting.append(list(waiting))
+
+    def on_death(self, process: str, status: int, delay_s: float) -> None:
+        self.deaths.append((process, status, delay_s))
+
+    def on_stopping(self, role: str) -> None:
+        self.stopped.append(role)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: Sequence[int], timeout_s: float = 20) -> list[int]:
+    """Those that still run after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    left = list(pids)
+    while left and time.monotonic() < deadline:
+        left = [pid for pid in left if is_alive(pid)]
+        time.sleep(0.01)
+    return left
+
+
+async def run_for_ever(root: Path) -> None:
+    """A node of two sleepers; prints their process ids once they are ready."""
+    folder = DataFolder(root)
+    folder.open()
+    processes = [Dummy(root, "worker-0", "worker", STUBBORN), Dummy(root, "gateway-0", "gateway")]
+    async with Node(processes, folder, Record(), 5.0) as node:
+        await node.wait_ready(30)
+        sys.stdout.write(" ".join(str(pid) for pid in node.pids.values()) + f" {os.getpid()}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run_for_ever(Path(sys.argv[1])))

@@ -1,0 +1,160 @@
+"""A node keeps processes running and ends them all, in order, whatever happens to it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.node.folder import DataFolder, FolderInUse
+from deploy.node.node import Node, StartFailed
+from tests.deploy.dummies import BAD_OPTION, CRASH, SLEEP, STUBBORN, Dummy, Record, is_alive, wait_until_gone
+
+READY_S = 30.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DataFolder]:
+    data = DataFolder(tmp_path / "data")
+    data.open()
+    yield data
+    data.close()
+
+
+def make_node(folder: DataFolder, processes: Sequence[Dummy], drain_timeout_s: float = 10.0) -> tuple[Node, Record]:
+    record = Record()
+    return Node(processes, folder, record, drain_timeout_s), record
+
+
+def running(node: Node) -> dict[str, int]:
+    return {name: pid for name, pid in node.pids.items() if pid is not None}
+
+
+async def test_logs_and_pids_lie_in_the_folder(folder: DataFolder, tmp_path: Path) -> None:
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker")])
+    async with node:
+        await node.wait_ready(READY_S)
+        assert int(folder.pid_file("worker-0").read_text()) == running(node)["worker-0"]
+    assert folder.log("worker-0").read_text() == "hello\n"
+    assert not folder.pid_file("worker-0").exists()
+    assert node.is_clean
+
+
+async def test_killed_process_starts_again_at_once(folder: DataFolder, tmp_path: Path) -> None:
+    dummies = [Dummy(tmp_path, "worker-0", "worker"), Dummy(tmp_path, "gateway-0", "gateway")]
+    node, record = make_node(folder, dummies)
+    async with node:
+        await node.wait_ready(READY_S)
+        before = running(node)
+        (tmp_path / "worker-0.ready").unlink()
+        os.kill(before["worker-0"], signal.SIGKILL)
+        await node.wait_ready(READY_S)
+        after = running(node)
+        assert after["worker-0"] != before["worker-0"]
+        assert after["gateway-0"] == before["gateway-0"]
+    assert record.deaths == [("worker-0", -signal.SIGKILL, 0.0)]
+    assert wait_until_gone([*before.values(), *after.values()]) == []
+
+
+async def test_stops_in_drain_order(folder: DataFolder, tmp_path: Path) -> None:
+    roles = ["nats-server", "detokenizer", "worker", "gateway", "scheduler", "tokenizer"]
+    node, record = make_node(folder, [Dummy(tmp_path, role, role) for role in roles])
+    async with node:
+        await node.wait_ready(READY_S)
+    assert record.stopped == ["gateway", "tokenizer", "worker", "scheduler", "detokenizer", "nats-server"]
+    assert node.is_clean
+
+
+async def test_stubborn_process_is_killed_after_the_limit(folder: DataFolder, tmp_path: Path) -> None:
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_timeout_s=-4.9)
+    async with node:
+        await node.wait_ready(READY_S)
+        pids = running(node)
+    assert not node.is_clean
+    assert wait_until_gone(list(pids.values())) == []
+
+
+async def test_hurry_ends_a_drain(folder: DataFolder, tmp_path: Path) -> None:
+    node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_timeout_s=1000)
+    async with node:
+        await node.wait_ready(READY_S)
+        node.hurry()
+    assert not node.is_clean
+    assert record.stopped == ["worker"]
+
+
+async def test_default_action_of_sigterm_is_a_clean_end(folder: DataFolder, tmp_path: Path) -> None:
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", SLEEP)])
+    async with node:
+        await node.wait_ready(READY_S)
+    assert node.is_clean
+
+
+async def test_hopeless_start_fails_with_its_reason(folder: DataFolder, tmp_path: Path) -> None:
+    dummies = [Dummy(tmp_path, "gateway-0", "gateway"), Dummy(tmp_path, "worker-0", "worker", BAD_OPTION)]
+    node, _ = make_node(folder, dummies)
+    with pytest.raises(StartFailed, match=r"worker-0 ended with status 2(.|\n)*needs 5 blocks, there are 3"):
+        async with node:
+            await node.wait_ready(READY_S)
+    assert running(node) == {}
+
+
+async def test_crash_loop_fails_the_start_after_three_deaths(folder: DataFolder, tmp_path: Path) -> None:
+    node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", CRASH)])
+    with pytest.raises(StartFailed, match=r"worker-0 ended with status 1(.|\n)*boom"):
+        async with node:
+            await node.wait_ready(READY_S)
+    assert [delay for _, _, delay in record.deaths] == [0.0, 0.1, 0.2]
+
+
+async def test_start_that_takes_too_long_fails(folder: DataFolder, tmp_path: Path) -> None:
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", "import time; time.sleep(60)")])
+    with pytest.raises(StartFailed, match="worker-0 not ready within"):
+        async with node:
+            await node.wait_ready(0.01)
+    assert running(node) == {}
+
+
+async def test_missing_command_is_told(folder: DataFolder, tmp_path: Path) -> None:
+    class Missing(Dummy):
+        def prepare(self) -> list[str]:
+            return ["/no/such/command"]
+
+    node, _ = make_node(folder, [Missing(tmp_path, "worker-0", "worker")])
+    with pytest.raises(StartFailed, match="/no/such/command: No such file"):
+        async with node:
+            await node.wait_ready(READY_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+async def test_death_of_the_node_leaves_no_process(number: int, tmp_path: Path) -> None:
+    node = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.deploy.dummies", str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert node.stdout is not None
+    pids = [int(word) for word in (await node.stdout.readline()).split()]
+    assert len(pids) == 3
+    assert all(is_alive(pid) for pid in pids)
+    node.send_signal(number)
+    await node.wait()
+    assert await asyncio.to_thread(wait_until_gone, pids) == []
+
+
+def test_a_folder_serves_one_node_at_a_time(folder: DataFolder) -> None:
+    with pytest.raises(FolderInUse, match=str(folder.root)):
+        DataFolder(folder.root).open()
+    folder.write_url("http", "http://127.0.0.1:1")
+    folder.log("worker-0").write_text("old")
+    folder.close()
+    again = DataFolder(folder.root)
+    again.open()
+    assert not (folder.root / "http.url").exists()
+    assert (folder.root / "logs" / "worker-0.log.1").read_text() == "old"
+    again.close()

@@ -44,7 +44,6 @@ class ModelRepository:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = default_root() if root is None else root
-        self._log = structlog.get_logger("repository")
 
     def names(self) -> list[str]:
         """Names with at least one version, sound or not, sorted."""
@@ -76,7 +75,10 @@ class ModelRepository:
             try:
                 return StoredModel.open(self.root / name / candidate)
             except BadModelFile as error:
-                self._log.warning("model version passed over", model=name, version=candidate, reason=str(error))
+                reason = str(error)
+                structlog.get_logger().warning(
+                    "model version passed over", model=name, version=candidate, reason=reason
+                )
                 newest_error = newest_error or error
         raise newest_error or ModelNotFound(f"no model {name!r} in {self.root}")
 

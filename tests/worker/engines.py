@@ -1,0 +1,81 @@
+"""Engines for the worker's tests: what they compute depends on the KV they find, as a model's does."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from services.worker.core.plan_columns import PlanColumns
+from services.worker.core.plan_executor import PlanExecutor
+from services.worker.engine.interface import StepInput, StepOutput
+from shared.messages.pipeline import Rows, StepPlan
+from shared.prefix_hash import extend
+
+VOCAB_SIZE = 1000
+BLOCK_SIZE = 4
+NUM_BLOCKS = 256
+MAX_MODEL_LEN = 128
+
+
+class MemoryEngine:
+    """Its KV cache holds the token ids themselves; a sampled token is a function of all ids that attention sees.
+
+    failing: rows' last input ids that raise, whatever else is in the batch.
+    """
+
+    model = "memory"
+    model_version = "1"
+    device = "test"
+    num_blocks = NUM_BLOCKS
+    block_size = BLOCK_SIZE
+    max_model_len = MAX_MODEL_LEN
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self) -> None:
+        self.kv = np.full(NUM_BLOCKS * BLOCK_SIZE, -1, dtype=np.int32)
+        self.batches: list[StepInput] = []
+        self.next_token: Callable[[list[int]], int] = next_token
+        self.failing: set[int] = set()
+
+    def warm_up(self) -> None:
+        """Nothing to warm up."""
+
+    def step(self, batch: StepInput) -> StepOutput:
+        """Write the ids, then read each sampled sequence's context back through its block table."""
+        if self.failing & set(batch.token_ids.tolist()):
+            raise RuntimeError("a kernel failed")
+        self.batches.append(batch)
+        self.kv[batch.slot_mapping] = batch.token_ids
+        tokens = [self.next_token(self.context(batch, int(index))) for index in batch.sampled]
+        return StepOutput(np.array(tokens, dtype=np.int32))
+
+    def context(self, batch: StepInput, index: int) -> list[int]:
+        """Ids of one sequence up to its context length."""
+        length = int(batch.context_lens[index])
+        blocks = batch.block_tables[index, : -(-length // BLOCK_SIZE)]
+        slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)[:length]
+        return [int(token) for token in self.kv[slots]]
+
+
+def next_token(context: list[int]) -> int:
+    """What MemoryEngine samples after these ids."""
+    return extend(0, np.array(context, dtype=np.int32).tobytes()) % VOCAB_SIZE
+
+
+def continuation(prompt: list[int], num_tokens: int) -> list[int]:
+    """The outputs of a correct run."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def make_executor() -> PlanExecutor:
+    """An executor with the dimensions of MemoryEngine."""
+    return PlanExecutor("worker-test", NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE)
+
+
+def run_step(executor: PlanExecutor, engine: MemoryEngine, plan: StepPlan) -> Rows:
+    """One step, from plan to frame."""
+    step = executor.begin(PlanColumns(plan))
+    output = StepOutput(np.zeros(0, dtype=np.int32)) if step.batch is None else engine.step(step.batch)
+    return executor.finish(step, output)

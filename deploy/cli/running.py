@@ -23,6 +23,7 @@ from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
+EXTRA_STOP_S = 5.0  # for the processes that come after a slow one
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -74,7 +75,7 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
     display = NodeDisplay(console)
     display.start("Starting")
     try:
-        async with Node(prepared.processes, folder, display, config.drain_timeout_s) as node:
+        async with Node(prepared.processes, folder, display, config.drain_timeout_s + EXTRA_STOP_S) as node:
             _handle_signals(stopping, node)
             folder.write_url("nats", prepared.nats_url)
             await _until_ready(node, config.ready_timeout_s, stopping)

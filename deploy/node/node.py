@@ -22,7 +22,6 @@ NATS_SERVER = "nats-server"
 POLL_S = 0.1
 MAX_DEATHS_BEFORE_READY = 3
 HOPELESS = (2, 127)  # a configuration that cannot work; a command that cannot be run
-EXTRA_STOP_S = 5.0
 NUM_LAST_WORDS = 12
 
 
@@ -44,15 +43,15 @@ class Reporter(Protocol):
 
 
 class Node:
-    """Runs the processes while the context lasts."""
+    """Runs the processes while the context lasts. stop_limit_s: seconds for all of them together to stop."""
 
     def __init__(
-        self, processes: Sequence[NodeProcess], folder: DataFolder, reporter: Reporter, drain_timeout_s: float
+        self, processes: Sequence[NodeProcess], folder: DataFolder, reporter: Reporter, stop_limit_s: float
     ) -> None:
         self.is_clean = True
         self._folder = folder
         self._reporter = reporter
-        self._drain_timeout_s = drain_timeout_s
+        self._stop_limit_s = stop_limit_s
         self._keepers = [Keeper(process, folder, self._on_death) for process in processes]
         self._group = asyncio.TaskGroup()
         self._hurry = asyncio.Event()
@@ -111,8 +110,8 @@ class Node:
         self._reporter.on_death(keeper.name, keeper.status or 0, delay_s)
 
     async def _stop(self) -> None:
-        """Stop role after role in drain order, nats-server last, within drain_timeout_s and a little."""
-        deadline = time.monotonic() + self._drain_timeout_s + EXTRA_STOP_S
+        """Stop role after role in drain order, nats-server last, all within stop_limit_s; kill what is left then."""
+        deadline = time.monotonic() + self._stop_limit_s
         for role in (*DRAIN_ORDER, NATS_SERVER):
             keepers = [keeper for keeper in self._keepers if keeper.process.role == role]
             if not keepers:

@@ -80,7 +80,7 @@ async def run_for_ever(root: Path) -> None:
     folder = DataFolder(root)
     folder.open()
     processes = [Dummy(root, "worker-0", "worker", STUBBORN), Dummy(root, "gateway-0", "gateway")]
-    async with Node(processes, folder, Record(), 5.0) as node:
+    async with Node(processes, folder, Record(), 0.2) as node:
         await node.wait_ready(30)
         sys.stdout.write(" ".join(str(pid) for pid in node.pids.values()) + f" {os.getpid()}\n")
         sys.stdout.flush()

@@ -25,9 +25,9 @@ def folder(tmp_path: Path) -> Iterator[DataFolder]:
     data.close()
 
 
-def make_node(folder: DataFolder, processes: Sequence[Dummy], drain_timeout_s: float = 10.0) -> tuple[Node, Record]:
+def make_node(folder: DataFolder, processes: Sequence[Dummy], stop_limit_s: float = 10.0) -> tuple[Node, Record]:
     record = Record()
-    return Node(processes, folder, record, drain_timeout_s), record
+    return Node(processes, folder, record, stop_limit_s), record
 
 
 def running(node: Node) -> dict[str, int]:
@@ -70,7 +70,7 @@ async def test_stops_in_drain_order(folder: DataFolder, tmp_path: Path) -> None:
 
 
 async def test_stubborn_process_is_killed_after_the_limit(folder: DataFolder, tmp_path: Path) -> None:
-    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_timeout_s=-4.9)
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], stop_limit_s=0.1)
     async with node:
         await node.wait_ready(READY_S)
         pids = running(node)
@@ -79,7 +79,7 @@ async def test_stubborn_process_is_killed_after_the_limit(folder: DataFolder, tm
 
 
 async def test_hurry_ends_a_drain(folder: DataFolder, tmp_path: Path) -> None:
-    node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_timeout_s=1000)
+    node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], stop_limit_s=1000)
     async with node:
         await node.wait_ready(READY_S)
         node.hurry()

@@ -1,0 +1,24 @@
+"""Options of the detokenizer."""
+
+from typing import Annotated
+
+import msgspec
+
+from shared.config import ServiceConfig
+
+
+class DetokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
+    """Models are looked up as requests name them; model is only loaded early."""
+
+    model: Annotated[str, msgspec.Meta(description="model whose tokenizer is loaded before the service is ready")] = (
+        "smollm2-135m"
+    )
+    model_repository: Annotated[
+        str, msgspec.Meta(description="folder of the model repository; empty: $XDG_DATA_HOME/tokenbus/models")
+    ] = ""
+    test_drop_deltas: Annotated[
+        float, msgspec.Meta(description="test switch: share of the delta batches that are not sent", ge=0.0, lt=1.0)
+    ] = 0.0
+    test_no_fencing: Annotated[
+        bool, msgspec.Meta(description="test switch: count rows of every epoch; streams break under pauses")
+    ] = False

@@ -1,0 +1,154 @@
+"""The detokenizer's process: folds the log and sends text to whoever is attached.
+
+Any detokenizer serves any request; what it knows is the fold, what a reader has is the reader's own position.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+
+from services.detokenizer.batches import Outgoing
+from services.detokenizer.config import DetokenizerConfig
+from services.detokenizer.core.desk import Desk
+from services.detokenizer.metrics import DetokenizerMetrics
+from services.detokenizer.vocabularies import Vocabularies
+from shared import subjects
+from shared.bus.appender import BackgroundAppender
+from shared.bus.nats_log import NatsLog
+from shared.bus.receiver import Receiver
+from shared.log.fold import Change, Fold
+from shared.messages.codec import encode
+from shared.messages.control import Attach, Attached, Detach, DetokenizerHeartbeat
+from shared.repository.store import ModelRepository
+from shared.service import Health, ServiceHost
+
+HEARTBEAT_S = 0.25
+PRUNE_EVERY = 40
+MAX_CHOICES = 256
+
+
+class DetokenizerService:
+    """One detokenizer."""
+
+    def __init__(self, host: ServiceHost, config: DetokenizerConfig, log: NatsLog) -> None:
+        self._host = host
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self.fold = Fold(fencing=not config.test_no_fencing)
+        root = Path(config.model_repository) if config.model_repository else None
+        self._vocabularies = Vocabularies(ModelRepository(root), self._on_vocabulary, host.log)
+        self.desk = Desk(self.fold, self._vocabularies.of)
+        self.outgoing = Outgoing(host.name, self._send, self._num_choices)
+        self._tail = log.tail(self.fold, self._on_change, self._on_reload)
+        self._appender = BackgroundAppender(log, host.log)
+        self._receiver = Receiver(host.bus, host.log)
+        self._metrics = DetokenizerMetrics(self)
+
+    @property
+    def tail_live(self) -> bool:
+        """Whether this process knows the end of the log."""
+        return self._tail.live
+
+    async def run(self) -> None:
+        """Serve until told to stop; readers then attach elsewhere."""
+        shard = self._config.shard
+        await self._vocabularies.preload(self._config.model)
+        await self._tail.start()
+        queue = subjects.DETOKENIZER_QUEUE
+        by_queue = await self._receiver.on(subjects.attach(shard), Attach, self._on_attach, queue)
+        direct = subjects.attach_direct(shard, self._host.name)
+        directly = await self._receiver.on(direct, Attach, self._on_attach)
+        await self._receiver.on(subjects.detach(shard), Detach, self._on_detach)
+        self._host.health = self._health
+        ticks = 0
+        while not self._host.stopping.is_set():
+            self._tick(prune=ticks % PRUNE_EVERY == 0)
+            ticks += 1
+            try:
+                await asyncio.wait_for(self._host.stopping.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                continue
+        await by_queue.unsubscribe()
+        await directly.unsubscribe()
+        await self._appender.drain()
+        await self._tail.stop()
+        await self._vocabularies.close()
+
+    def _health(self) -> Health:
+        details: dict[str, object] = {
+            "models": self._vocabularies.names,
+            "readers": len(self.desk.attachments),
+            "log": {"live": self._tail.live, "folded": self.fold.seq},
+        }
+        return Health(self._tail.live, details)
+
+    def _tick(self, *, prune: bool) -> None:
+        now = self._loop.time()
+        self.desk.tick(now)
+        if prune:
+            self.desk.forget_retired()
+        self._flush()
+        self.outgoing.heartbeat(self.desk.attachments.batch_inboxes(), now)
+        message = DetokenizerHeartbeat(detokenizer=self._host.name, folded=self.fold.seq)
+        self._host.bus.publish(subjects.detokenizer_heartbeat(self._config.shard), encode(message))
+
+    # ---- what the log says ------------------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change) -> None:
+        if change.sequences:
+            self.desk.changed(change.sequences, self._loop.time())
+            self._flush()
+
+    def _on_reload(self) -> None:
+        self._host.log.info("loaded a snapshot", folded=self.fold.seq)
+        self.desk.reloaded(self._loop.time())
+        self._flush()
+
+    def _on_vocabulary(self) -> None:
+        self.desk.changed(list(self.fold.sequences.values()), self._loop.time())
+        self._flush()
+
+    # ---- what readers say -------------------------------------------------------------------------------------------
+
+    def _on_attach(self, attach: Attach, reply: str) -> None:
+        if (
+            not subjects.is_inbox(attach.inbox)
+            or len(attach.positions) > MAX_CHOICES
+            or min(attach.positions, default=0) < 0
+        ):
+            self._host.log.warning("attach refused", inbox=attach.inbox[:80], num_positions=len(attach.positions))
+            return
+        now = self._loop.time()
+        if reply and subjects.is_inbox(reply):
+            self._host.bus.publish(reply, encode(Attached(detokenizer=self._host.name)))
+        if attach.style == "batch":
+            self.outgoing.open(attach.inbox, now)
+        self.desk.attach(attach, now)
+        self._flush()
+
+    def _on_detach(self, detach: Detach, reply: str) -> None:
+        self.desk.detach(detach.request_id, detach.number)
+
+    # ---- what goes out ----------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        outbox = self.desk.take_outbox()
+        if outbox.deltas:
+            self.outgoing.send(outbox.deltas, self._loop.time())
+        for record, message_id in outbox.records:
+            self._appender.append([(record, message_id)])
+
+    def _send(self, subject: str, data: bytes) -> None:
+        if self._config.test_drop_deltas and random.random() < self._config.test_drop_deltas:
+            return
+        self._host.bus.publish(subject, data)
+
+    def _num_choices(self, request_id: str) -> int:
+        state = self.fold.requests.get(request_id)
+        return len(state.sequences) if state is not None else 1
+
+
+async def serve(host: ServiceHost, config: DetokenizerConfig) -> None:
+    """Run one detokenizer."""
+    log = await NatsLog.open(host.bus, config.shard)
+    await DetokenizerService(host, config, log).run()

@@ -115,6 +115,10 @@ class NatsLog:
         with _as_unavailable("snapshot not loaded"):
             return await self._snapshots.load(min_seq=first_seq - 1, oldest=oldest)
 
+    async def is_trimmed(self) -> bool:
+        """See Log.is_trimmed."""
+        return (await self.bounds())[0] > 1
+
     async def trim(self, seq: int) -> None:
         """See Log.trim."""
         with _as_unavailable("log not trimmed"):

@@ -88,6 +88,10 @@ class MemoryLog:
         usable = [data for seq, data in self._snapshots if seq >= self.first_seq - 1]
         return usable[0] if usable else None
 
+    async def is_trimmed(self) -> bool:
+        """See Log.is_trimmed."""
+        return self.first_seq > 1
+
     async def trim(self, seq: int) -> None:
         """See Log.trim."""
         count = max(0, min(seq, self.last_seq) - self.first_seq + 1)

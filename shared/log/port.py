@@ -57,5 +57,8 @@ class Log(Protocol):
     async def load_snapshot(self, oldest: bool = False) -> bytes | None:
         """The newest readable snapshot (or the oldest one from which the log can be folded on), None without any."""
 
+    async def is_trimmed(self) -> bool:
+        """Whether the first records are gone."""
+
     async def trim(self, seq: int) -> None:
         """Forget all records up to seq. Raises LogUnavailable."""

@@ -24,7 +24,7 @@ def request(request_id: str = "a" * 32, prompt: Sequence[int] = PROMPT, **sampli
         model_version="1",
         prompt_token_ids=pack_tokens(prompt),
         sampling=Sampling(**values),  # type: ignore[arg-type]
-        deadline_ns=10**18,
+        deadline_ns=4 * 10**18,
     )
 
 

@@ -12,6 +12,7 @@ from shared.log import snapshot
 from shared.log.fold import Change, Fold
 from shared.log.memory import MemoryLog
 from shared.log.port import LogFull
+from shared.log.verify import verify
 from shared.messages.codec import encode
 from shared.messages.pipeline import Done, End, Fence
 from tests.log.records import PROMPT, prefix_hash, request, rows
@@ -99,6 +100,8 @@ async def test_rule_11_a_trimmed_log_is_read_from_the_snapshot(port: Fixture) ->
     assert snapshot.capture(fresh) == snapshot.capture(fold)
     assert fresh.sequences[accepted << 8].reason == "cancel" and not fresh.counts["prefix_mismatched"]
     assert await port.log.append_fence(encode(Fence(kind="takeover", leader="s2")), kept or 0), "still possible"
+    report = await verify(port.log)
+    assert report.clean and report.requests["a" * 32].token_ids == [9], "folded from the snapshot on"
     await late.stop()
     await tail.stop()
 

@@ -26,7 +26,8 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     ] = "auto"
     seed: Annotated[int, msgspec.Meta(description="for whatever is random outside of requests", ge=0)] = 0
     max_model_len: Annotated[
-        int | None, msgspec.Meta(description="longest sequence in tokens; none: the model's longest", ge=1)
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),
     ] = None
     max_num_seqs: Annotated[int, msgspec.Meta(description="most sequences in one step", ge=1, le=65536)] = 64
     max_num_batched_tokens: Annotated[int, msgspec.Meta(description="most tokens in one step", ge=1)] = 512
@@ -35,7 +36,8 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         float, msgspec.Meta(description="share of the device's memory to use, weights included", gt=0, le=1)
     ] = 0.9
     kv_cache_memory_bytes: Annotated[
-        int | None, msgspec.Meta(description="bytes of KV memory; none: from gpu_memory_utilization", ge=1)
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        msgspec.Meta(description="bytes of KV memory; none: from gpu_memory_utilization"),
     ] = None
     enable_prefix_caching: Annotated[bool, msgspec.Meta(description="reuse the KV of equal prefixes")] = True
     num_threads: Annotated[

@@ -31,7 +31,8 @@ class AskConfig(msgspec.Struct, kw_only=True, frozen=True):
     model: Annotated[str, msgspec.Meta(description="model to ask; none: the first one served")] = ""
     max_tokens: Annotated[int, msgspec.Meta(description="most tokens of the answer", ge=1)] = 512
     temperature: Annotated[
-        float | None, msgspec.Meta(description="0 for the likeliest tokens; none: the model's own", ge=0, le=2)
+        Annotated[float, msgspec.Meta(ge=0, le=2)] | None,
+        msgspec.Meta(description="0 for the likeliest tokens; none: the model's own"),
     ] = None
     seed: Annotated[int | None, msgspec.Meta(description="the same seed gives the same answer")] = None
     stats: Annotated[bool, msgspec.Meta(description="print tokens, time to first token and tokens/s on stderr")] = True

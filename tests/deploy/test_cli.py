@@ -1,0 +1,137 @@
+"""The command line: help is there for every word, mistakes end in one clear line."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from deploy.cli import main as cli
+from deploy.cli.answer import AnswerTimes
+from deploy.cli.main import COMMANDS, SERVICES
+from shared.micro import package_version
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in [*COMMANDS, *SERVICES])
+
+
+def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "usage: tokenbus" in capsys.readouterr().out
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve"]) == 2
+    assert "'serve'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["version"], ["--version"]])
+def test_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == f"tokenbus {package_version()}\n"
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS, *SERVICES} - {"version"}))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        raise SystemExit(cli.main([command, "--help"]))
+    assert caught.value.code == 0
+    assert f"usage: tokenbus {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["up", "demo", "ask", *SERVICES])
+def test_unknown_option_exits_2(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--no-such-option", "1", *(["question"] if command == "ask" else [])])
+    assert caught.value.code == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_up_says_which_port_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], server: ThreadingHTTPServer
+) -> None:
+    port = server.server_address[1]
+    assert cli.main(["up", "--port", str(port), "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"tokenbus up: --port {port} on 127.0.0.1 is in use by another process\n"
+
+
+def test_up_says_that_nats_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], server: ThreadingHTTPServer
+) -> None:
+    url = "nats://127.0.0.1:1"
+    assert cli.main(["up", "--port", "0", "--nats", url, "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"tokenbus up: --nats {url}: no NATS server with JetStream answers there\n"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """An OpenAI server with one answer, refused for the model `bad`, broken off for the model `torn`."""
+
+    def do_GET(self) -> None:
+        self._send(200, json.dumps({"data": [{"id": "m"}]}))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["model"] == "bad":
+            self._send(404, json.dumps({"error": {"message": "no model bad"}}))
+            return
+        pieces = [{"choices": [{"delta": {"content": text}}]} for text in (body["messages"][0]["content"], "!")]
+        events = [*pieces, {"choices": [], "usage": {"completion_tokens": 2}}]
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        self._send(200, text + ("" if body["model"] == "torn" else "data: [DONE]\n\n"))
+
+    def _send(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield http
+        http.shutdown()
+        thread.join()
+
+
+def ask(server: ThreadingHTTPServer, *options: str) -> int:
+    return cli.main(["ask", "--url", f"http://127.0.0.1:{server.server_address[1]}/v1", *options])
+
+
+def test_ask_over_http(server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(server, "what", "now") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "what now!\n"
+    assert captured.err.startswith("2 tokens, first after ")
+
+
+@pytest.mark.parametrize(("model", "words"), [("bad", "no model bad"), ("torn", "broke off")])
+def test_ask_tells_what_went_wrong(
+    model: str, words: str, server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(server, "hello", "--model", model) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_ask_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ask", "hello", "--data-dir", str(tmp_path)]) == 1
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_summary_of_an_answer() -> None:
+    times = AnswerTimes(asked=10.0)
+    times.on_piece(10.182)
+    times.on_piece(10.682)
+    times.num_tokens = 21
+    assert times.summary() == "21 tokens, first after 182 ms, then 40.0 tokens/s"
+    assert AnswerTimes(asked=1.0).summary() == "0 tokens"

@@ -1,5 +1,6 @@
 """The command line: help is there for every word, mistakes end in one clear line."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli.answer import AnswerTimes
 from deploy.cli.main import COMMANDS, SERVICES
+from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
 from shared.micro import package_version
+from tests.servers import NatsServer
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,3 +139,37 @@ def test_summary_of_an_answer() -> None:
     times.num_tokens = 21
     assert times.summary() == "21 tokens, first after 182 ms, then 40.0 tokens/s"
     assert AnswerTimes(asked=1.0).summary() == "0 tokens"
+
+
+def test_log_verify_without_a_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.cli.log.CONNECT_TIMEOUT_S", 0.2)
+    assert cli.main(["log", "verify", "--nats", "nats://127.0.0.1:1"]) == 1
+    assert "no NATS server answers at nats://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_log_verify_without_a_log(nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["log", "verify", "--nats", nats_server.url, "--shard", "other"]) == 1
+    assert "shard other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_log_verify_of_an_empty_log(as_json: bool, nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+    async def make_log() -> None:
+        bus = await Bus.connect(nats_server.url, "test")
+        await NatsLog.open(bus, "s0")
+        await bus.close()
+
+    asyncio.run(make_log())
+    assert cli.main(["log", "verify", "--nats", nats_server.url, *(["--json"] if as_json else [])]) == 0
+    text = capsys.readouterr().out
+    if as_json:
+        report = json.loads(text)
+        assert {key: report[key] for key in ("lost", "duplicated", "foreign", "prefix_mismatched", "requests")} == {
+            "lost": 0,
+            "duplicated": 0,
+            "foreign": 0,
+            "prefix_mismatched": 0,
+            "requests": {},
+        }
+    else:
+        assert text.endswith("clean\n")

@@ -1,0 +1,74 @@
+"""`tokenbus log verify`: fold snapshot and log, and say whether anything is wrong with them."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import msgspec
+
+from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
+from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, ConfigError, build, fail, make_parser, read_options
+from shared.log.port import LogUnavailable
+from shared.log.verify import Report, verify
+
+PROG = "tokenbus log"
+CONNECT_TIMEOUT_S = 10.0
+
+
+class LogConfig(msgspec.Struct, kw_only=True, frozen=True):
+    """Which log, and how it is reported."""
+
+    nats: Annotated[
+        str, msgspec.Meta(description="URL of the NATS server", pattern=NATS_URL_PATTERN, extra=NATS_URL_EXPECTS)
+    ] = "nats://127.0.0.1:4222"
+    shard: Annotated[str, msgspec.Meta(description="shard whose log it is", pattern="^[A-Za-z0-9_-]{1,32}$")] = "s0"
+    json: Annotated[bool, msgspec.Meta(description="print one JSON object, with the token ids of each request")] = False
+
+
+class LogUnreadable(RuntimeError):
+    """There is no such log, or no server; the message says which."""
+
+
+def main(argv: list[str]) -> int:
+    """0 when the log is clean, 1 when something is wrong with it or it cannot be read, 2 for a bad option."""
+    parser = make_parser(LogConfig, PROG, "Read a shard's log.")
+    parser.add_argument("action", choices=["verify"], help="verify: count what must not be in a log")
+    try:
+        config = build(LogConfig, read_options(LogConfig, parser, argv))
+    except ConfigError as error:
+        fail(PROG, str(error))
+    try:
+        report = asyncio.run(_verify(config))
+    except LogUnreadable as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1
+    print(msgspec.json.encode(report).decode() if config.json else _summary(report))
+    return 0 if report.clean else 1
+
+
+async def _verify(config: LogConfig) -> Report:
+    """Fold the log. Raises LogUnreadable."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            bus = await Bus.connect(config.nats, "log-verify")
+    except TimeoutError:
+        raise LogUnreadable(f"no NATS server answers at {config.nats}") from None
+    try:
+        return await verify(NatsLog(bus, config.shard))
+    except LogUnavailable as error:
+        raise LogUnreadable(f"shard {config.shard} at {config.nats}: {error}") from None
+    finally:
+        await bus.close()
+
+
+def _summary(report: Report) -> str:
+    running = sum(request.finish_reason is None for request in report.requests.values())
+    num_tokens = sum(len(request.token_ids) for request in report.requests.values())
+    lines = [
+        f"{report.num_records} records, {len(report.requests)} requests ({running} running), {num_tokens} tokens",
+        f"lost {report.lost}, duplicated {report.duplicated}, foreign {report.foreign}, "
+        f"prefix mismatched {report.prefix_mismatched}, malformed {report.malformed}",
+        "clean" if report.clean else "NOT CLEAN",
+    ]
+    return "\n".join(lines)

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from shared.repository.repository import ModelRepository, StoredModel
 
 from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
 from services.worker.engine.interface import Engine
 from shared.repository.errors import ModelError
+from shared.repository.store import ModelRepository
+from shared.repository.stored_model import StoredModel
 from shared.service import StartError
 
 FAKE_KV_TOKENS = 1 << 20
@@ -20,7 +21,8 @@ def load_engine(config: WorkerConfig) -> Engine:
     """Blocks until the weights are in memory. Raises StartError with the reason an operator needs."""
     repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
     try:
-        model = repository.open(config.model, config.model_version or None)
+        version = config.model_version
+        model = repository.open(config.model, version) if version else repository.ensure(config.model)
     except ModelError as error:
         raise StartError(str(error)) from error
     return load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)

@@ -219,7 +219,11 @@ class Worker:
 
     def _deliver(self, outcome: Outcome) -> None:
         """Called in the engine's thread."""
-        self._loop.call_soon_threadsafe(self.on_outcome, outcome)
+        try:
+            self._loop.call_soon_threadsafe(self.on_outcome, outcome)
+        except RuntimeError:
+            # The loop is closed: the process ends, after a drain that this step has outlasted.
+            self._host.log.warning("a step ended too late")
 
     def on_outcome(self, outcome: Outcome) -> None:
         """What the engine's thread says of its next task."""

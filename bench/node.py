@@ -1,0 +1,85 @@
+"""A node for one measurement: `tokenbus up` with its own data folder and port."""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+READY_LIMIT_S = 120.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Node:
+    """Runs while the context lasts. url: of the gateway; model: name of the first one it serves."""
+
+    def __init__(self, *options: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.data_dir = Path(tempfile.mkdtemp(prefix="tokenbus-bench-"))
+        self.command = [
+            str(Path(sys.executable).parent / "tokenbus"),
+            "up",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.data_dir),
+            *options,
+        ]
+        self.model = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Node":
+        with (self.data_dir / "node.log").open("wb") as log:
+            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._wait_ready()
+        except BaseException:
+            self._stop()
+            raise
+        self.model = json.loads(self._get("/v1/models"))["data"][0]["id"]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            return bytes(answer.read())
+
+    def _wait_ready(self) -> None:
+        end = time.monotonic() + READY_LIMIT_S
+        while time.monotonic() < end:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the node ended: {(self.data_dir / 'node.log').read_text()[-2000:]}")
+            try:
+                self._get("/ready")
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise RuntimeError("the node never became ready")
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

@@ -48,11 +48,15 @@ class GenerateRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Accepted(msgspec.Struct, tag_field="kind", tag="accepted"):
-    """The request is stored in the log of shard; usage counts num_prompt_tokens once."""
+    """The request is stored in the log of shard; usage counts num_prompt_tokens once.
+
+    prompt_token_ids: set where params.return_token_ids asks for them.
+    """
 
     request_id: str
     num_prompt_tokens: int = 0
     shard: str = "s0"
+    prompt_token_ids: list[int] | None = None
 
 
 class ErrorBody(msgspec.Struct):

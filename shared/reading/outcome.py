@@ -34,6 +34,11 @@ def failure(delta: Delta) -> RequestError | None:
 
 
 def _from_body(error: ErrorBody, end: EndReason | None) -> RequestError:
-    status = 504 if end == "deadline" else STATUS_OF_TYPE.get(error.type, 500)
+    if end == "deadline":
+        status = 504
+    elif error.code == "request_not_found":
+        status = 404
+    else:
+        status = STATUS_OF_TYPE.get(error.type, 500)
     retry_after_s = RETRY_AFTER_S if status in (429, 503) else None
     return RequestError(error.message, error.param, error.code, status, error.type, retry_after_s)

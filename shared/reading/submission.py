@@ -10,7 +10,7 @@ import msgspec
 from shared import subjects
 from shared.bus.client import Bus
 from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
-from shared.errors import RequestError, server_error, too_large, unavailable
+from shared.errors import RequestError, invalid, server_error, too_large, unavailable
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.pipeline import Accepted, GenerateRequest, Refused
 
@@ -46,7 +46,10 @@ async def submit(bus: Bus, request: GenerateRequest) -> Accepted:
     no message can carry, 503 when no tokenizer listens for NO_TOKENIZER_LIMIT_S or none answers within the deadline
     (at most RETRY_HORIZON_S). After a 503 the request may have been accepted all the same: cancel it.
     """
-    data = encode(request)
+    try:
+        data = encode(request)
+    except OverflowError:
+        raise invalid("The request holds an integer beyond 64 bits.", None) from None
     loop = asyncio.get_running_loop()
     until = loop.time() + min(RETRY_HORIZON_S, request.deadline_s)
     heard_at = loop.time()

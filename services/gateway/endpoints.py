@@ -1,0 +1,105 @@
+"""What each path does."""
+
+import secrets
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from services.gateway.config import GatewayConfig
+from services.gateway.core.model_directory import model_object
+from services.gateway.core.openapi import DOCS_PAGE, openapi_document
+from services.gateway.core.preparation import prepare
+from services.gateway.generation import Generation
+from services.gateway.http.exchange import Exchange
+from services.gateway.http.routes import Routes
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.pipeline import Pipeline
+from shared.errors import RequestError, unavailable
+from shared.health import Health, health_page
+from shared.micro import package_version
+from shared.reading.submission import new_request_id
+
+
+class Endpoints:
+    """The gateway's endpoints over one pipeline. check_health: as the probes of every service see it."""
+
+    def __init__(
+        self, config: GatewayConfig, pipeline: Pipeline, metrics: GatewayMetrics, check_health: Callable[[], Health]
+    ) -> None:
+        self._config = config
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self._check_health = check_health
+        self._openapi = msgspec.json.encode(openapi_document(package_version()))
+        self.generations: set[Generation] = set()
+
+    def add_to(self, routes: Routes) -> None:
+        """Register all paths."""
+        routes.add("POST", "/v1/completions", self._completions)
+        routes.add("POST", "/v1/chat/completions", self._chat_completions)
+        routes.add("GET", "/v1/models", self._models)
+        routes.add("GET", "/v1/models/", self._model)
+        routes.add("GET", "/version", self._version)
+        routes.add("GET", "/openapi.json", self._openapi_json)
+        routes.add("GET", "/docs", self._docs)
+        for path in ("/live", "/ready", "/health", "/metrics"):
+            routes.add("GET", path, self._probe)
+
+    def fail_all(self, error: RequestError) -> None:
+        """End every running generation with an error."""
+        for generation in list(self.generations):
+            generation.fail(error)
+
+    async def _completions(self, exchange: Exchange) -> None:
+        await self._generate(exchange, chat=False)
+
+    async def _chat_completions(self, exchange: Exchange) -> None:
+        await self._generate(exchange, chat=True)
+
+    async def _generate(self, exchange: Exchange, chat: bool) -> None:
+        body = await exchange.read_json(self._config.max_body_bytes)
+        refusal = self._pipeline.readiness.refusal(time.monotonic())
+        prepared = prepare(
+            body,
+            chat=chat,
+            find_model=lambda name: self._pipeline.models.find(name, time.monotonic()),
+            request_id=new_request_id(),
+            seed=secrets.randbits(63),
+            now_s=time.time(),
+            deadline_s=self._config.request_timeout_s,
+            traceparent=exchange.header(b"traceparent") or "",
+        )
+        if refusal is not None:
+            raise refusal
+        if prepared.params.unknown:
+            self._metrics.unknown_fields.inc(len(prepared.params.unknown))
+        generation = Generation(self._pipeline, prepared, exchange, self._metrics.of_model(prepared.card.name))
+        self.generations.add(generation)
+        try:
+            await generation.run()
+        finally:
+            self.generations.discard(generation)
+
+    async def _models(self, exchange: Exchange) -> None:
+        cards = self._pipeline.models.cards(time.monotonic())
+        if not cards:
+            raise unavailable("No model is loaded yet; try again later.")
+        await exchange.answer_json({"object": "list", "data": [model_object(card) for card in cards]})
+
+    async def _model(self, exchange: Exchange) -> None:
+        name = exchange.path.removeprefix("/v1/models/")
+        await exchange.answer_json(model_object(self._pipeline.models.find(name, time.monotonic())))
+
+    async def _version(self, exchange: Exchange) -> None:
+        await exchange.answer_json({"version": package_version()})
+
+    async def _openapi_json(self, exchange: Exchange) -> None:
+        await exchange.answer(200, self._openapi)
+
+    async def _docs(self, exchange: Exchange) -> None:
+        await exchange.answer(200, DOCS_PAGE, b"text/html; charset=utf-8")
+
+    async def _probe(self, exchange: Exchange) -> None:
+        page = health_page(exchange.path, self._check_health)
+        await exchange.answer(page.status, page.body, page.content_type.encode("ascii"))

@@ -1,0 +1,86 @@
+"""The gateway service: HTTP in front, the pipeline behind, an ordered drain at the end."""
+
+import asyncio
+import time
+
+from services.gateway.config import GatewayConfig
+from services.gateway.endpoints import Endpoints
+from services.gateway.http.exchange import Exchange
+from services.gateway.http.routes import Routes
+from services.gateway.http.server import HttpServer
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.pipeline import Pipeline
+from shared.errors import unavailable
+from shared.service import EndpointCounts, Health, ServiceHost
+
+CLOSE_RESERVE_S = 2.0
+DRAIN_POLL_S = 0.02
+
+
+class Gateway:
+    """All parts of a running gateway; `server.port` is the real one after start."""
+
+    def __init__(self, host: ServiceHost, config: GatewayConfig, metrics: GatewayMetrics) -> None:
+        self._host = host
+        self._config = config
+        self._metrics = metrics
+        self._num_requests = 0
+        self._num_errors = 0
+        self.pipeline = Pipeline(host.bus, config.shard, host.log)
+        self.endpoints = Endpoints(config, self.pipeline, metrics, self._check_health)
+        routes = Routes(host.log, self._on_answered)
+        self.endpoints.add_to(routes)
+        self.server = HttpServer(routes, config.host, config.port, config.limits, self._count)
+
+    async def start(self) -> None:
+        """Listen; OSError when the address is taken."""
+        await self.pipeline.start()
+        await self.server.start()
+        self._host.health = self._health
+        self._host.add_stats("http", f"http://{self.server.host}:{self.server.port}", self._counts)
+        self._metrics.running.set_function(lambda: len(self.endpoints.generations))
+        self._host.log.info("serving", url=f"http://{self.server.host}:{self.server.port}")
+
+    async def drain(self) -> None:
+        """Refuse new requests, let streams end within the drain limit, end the rest with an error event."""
+        self.pipeline.readiness.is_draining = True
+        until = time.monotonic() + max(0.0, self._config.drain_timeout_s - CLOSE_RESERVE_S)
+        while self.endpoints.generations and time.monotonic() < until:  # noqa: ASYNC110  the set has no event
+            await asyncio.sleep(DRAIN_POLL_S)
+        self.endpoints.fail_all(unavailable("This server is shutting down; try again.", code="draining"))
+        await self.server.stop(CLOSE_RESERVE_S / 2)
+        await self.pipeline.stop(CLOSE_RESERVE_S / 4)
+
+    def _check_health(self) -> Health:
+        return self._host.check_health()
+
+    def _health(self) -> Health:
+        now = time.monotonic()
+        missing = self.pipeline.readiness.missing(now)
+        details: dict[str, object] = {
+            "missing": missing,
+            "log_full": self.pipeline.readiness.is_log_full,
+            "models": [card.name for card in self.pipeline.models.cards(now)],
+            "generations": len(self.endpoints.generations),
+            "connections": self.server.num_connections,
+        }
+        return Health(not missing and not self.pipeline.readiness.is_log_full, details)
+
+    def _on_answered(self, exchange: Exchange) -> None:
+        self._count(exchange.status)
+
+    def _count(self, status: int) -> None:
+        self._num_requests += 1
+        self._num_errors += status >= 400
+        self._metrics.count_answer(status)
+
+    def _counts(self) -> EndpointCounts:
+        return EndpointCounts(num_requests=self._num_requests, num_errors=self._num_errors)
+
+
+async def serve(host: ServiceHost, config: GatewayConfig) -> None:
+    """Serve until the host is told to stop, then drain."""
+    gateway = Gateway(host, config, GatewayMetrics())
+    await gateway.start()
+    await host.stopping.wait()
+    await gateway.drain()

@@ -89,7 +89,7 @@ class Worker:
         self._finished = 0
         self._leaving = False
         self._next_complaint_s = 0.0
-        self._inbox = ""
+        self.inbox = ""
         self._plan_counts = EndpointCounts()
 
     # ---- life -------------------------------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ class Worker:
     async def run(self) -> None:
         """Serve plans until the host stops; raises what ended the engine."""
         self._thread.start()
-        self._inbox = self._bus.new_inbox()
-        await self._bus.subscribe(f"{self._inbox}.*.*", self.on_acknowledgement)
+        self.inbox = self._bus.new_inbox()
+        await self._bus.subscribe(f"{self.inbox}.*.*", self.on_acknowledgement)
         await self._bus.subscribe(subjects.plan(self.name), self.on_plan)
         self._bus.reconnect_hooks.append(self.on_reconnected)
         self._host.add_stats("plan", subjects.plan(self.name), lambda: self._plan_counts)
@@ -282,7 +282,7 @@ class Worker:
     def _send_frame(self, step: int, data: bytes) -> None:
         if self._config.test_drop_frames and random.random() < self._config.test_drop_frames:
             return
-        self._log.append_frame(data, f"{self._inbox}.{self.window.epoch}.{step}")
+        self._log.append_frame(data, f"{self.inbox}.{self.window.epoch}.{step}")
 
     def _send_again(self, frames: list[Frame]) -> None:
         for frame in frames:

@@ -127,9 +127,7 @@ class Scheduler:
         if refusal := self._refusal(sequence):
             return refusal
         self._sequences[state.id] = sequence
-        self._queue(sequence.model).add(sequence)
-        if self._is_full(sequence):
-            self._judge(sequence, "length", "")
+        self._wait(sequence)
         return None
 
     def end(self, sequence_id: int) -> None:
@@ -250,6 +248,8 @@ class Scheduler:
     def _wait(self, sequence: Sequence) -> None:
         sequence.wait()
         self._queue(sequence.model).add(sequence)
+        if self._is_full(sequence):
+            self._judge(sequence, "length", "")
 
     def _drop(self, sequence: Sequence) -> None:
         """Out of the queue or off the worker that it stands in."""
@@ -268,7 +268,7 @@ class Scheduler:
         return refusals[0] if refusals and None not in refusals else None
 
     def _is_full(self, sequence: Sequence) -> bool:
-        """Whether its folded tokens have reached max_model_len of every worker, which a dead leader did not tell."""
+        """Whether it waits with as many folded tokens as any worker could take, and no End says so yet."""
         workers = self._workers_of(sequence.model)
         return bool(workers) and all(sequence.num_tokens >= worker.max_num_tokens(sequence) for worker in workers)
 

@@ -19,10 +19,10 @@ _NAMES = {
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "temperature": lambda value: 0.0 <= value <= 2.0,
     "top_p": lambda value: 0.0 < value <= 1.0,
-    "top_k": lambda value: value >= 0 and value == int(value),
+    "top_k": lambda value: value >= 0 and value % 1 == 0,
     "min_p": lambda value: 0.0 <= value <= 1.0,
     "repetition_penalty": lambda value: 0.0 < value <= 2.0,
-    "max_tokens": lambda value: value >= 1 and value == int(value),
+    "max_tokens": lambda value: value >= 1 and value % 1 == 0,
 }
 
 

@@ -89,7 +89,7 @@ def gguf_config(gguf: GgufFile) -> ModelConfig:
     return config
 
 
-def rope_factors_to_scaling(gguf: GgufFile, config: ModelConfig, factors: np.ndarray) -> Llama3RopeScaling:
+def rope_factors_to_scaling(gguf: GgufFile, head_dim: int, theta: float, factors: np.ndarray) -> Llama3RopeScaling:
     """The llama3 scaling that a rope_freqs tensor stands for.
 
     factors: float32 [head_dim / 2], what each frequency is divided by. Raises UnsupportedModel when they are not those
@@ -102,7 +102,7 @@ def rope_factors_to_scaling(gguf: GgufFile, config: ModelConfig, factors: np.nda
             high_freq_factor=_LLAMA3_HIGH,
             original_max_position_embeddings=_LLAMA3_CONTEXT,
         )
-        expected = llama3_divisors(config.head_dim, config.rope_theta, scaling)
+        expected = llama3_divisors(head_dim, theta, scaling)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-3):
             return scaling
     raise UnsupportedModel(gguf.path, f"{ROPE_FACTORS} holds no known llama3 RoPE scaling")

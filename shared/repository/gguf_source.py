@@ -67,7 +67,8 @@ def _config(gguf: GgufFile) -> ModelConfig:
         return config
     if factors.type.name != "F32":
         raise BadModelFile(gguf.path, f"tensor {ROPE_FACTORS} is not F32")
-    scaling = rope_factors_to_scaling(gguf, config, read_gguf_tensor(gguf, factors))
+    divisors = read_gguf_tensor(gguf, factors)
+    scaling = rope_factors_to_scaling(gguf, config.head_dim, config.rope_theta, divisors)
     return msgspec.structs.replace(config, rope_scaling=scaling)
 
 

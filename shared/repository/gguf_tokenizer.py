@@ -10,6 +10,7 @@ from shared.repository.gguf_file import GgufFile
 from shared.repository.pre_tokenizers import PRE_TOKENIZATIONS
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+_MAX_TOKEN_CHARS = 4096
 _SPACE = "\u2581"
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>")
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -64,6 +65,8 @@ class _Vocabulary:
         tokens = _string_list(gguf, "tokenizer.ggml.tokens")
         if not tokens:
             raise BadModelFile(gguf.path, "tokenizer.ggml.tokens is missing")
+        if max(map(len, tokens)) > _MAX_TOKEN_CHARS:
+            raise BadModelFile(gguf.path, f"tokenizer.ggml.tokens holds a token of over {_MAX_TOKEN_CHARS} characters")
         types = gguf.metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
         if not isinstance(types, list) or len(types) != len(tokens):
             raise BadModelFile(gguf.path, "tokenizer.ggml.token_type and tokenizer.ggml.tokens differ in length")
@@ -132,6 +135,8 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
     scores = gguf.metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(vocabulary.tokens):
         raise BadModelFile(gguf.path, "tokenizer.ggml.scores and tokenizer.ggml.tokens differ in length")
+    if any(type(score) not in (int, float) for score in scores):
+        raise BadModelFile(gguf.path, "tokenizer.ggml.scores is not a list of numbers")
     ids = vocabulary.ids()
     unknown = vocabulary.token_id("unknown_token_id")
     tokenizer = _tokenizer(

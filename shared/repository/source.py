@@ -9,6 +9,8 @@ from shared.repository.config import ModelConfig
 from shared.repository.errors import BadModelFile
 from shared.repository.manifest import TOKENIZER_FILE
 
+MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
@@ -36,6 +38,8 @@ def load_tokenizer(file: Path) -> Tokenizer:
     """The tokenizer in a tokenizer.json. Raises BadModelFile when there is none in it."""
     if not file.is_file():
         raise BadModelFile(file, f"the file is missing: a model needs a {TOKENIZER_FILE}")
+    if file.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise BadModelFile(file, f"longer than {MAX_TOKENIZER_BYTES} bytes")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for whatever it cannot parse

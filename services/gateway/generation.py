@@ -69,12 +69,14 @@ class Generation:
         prompt_token_ids = [each.prompt_token_ids for each in accepted]
         self._usage.num_prompt_tokens = sum(each.num_prompt_tokens for each in accepted)
         self._metrics.num_prompt_tokens += self._usage.num_prompt_tokens
+        if self._format is not None:
+            self._format.prompt_token_ids = prompt_token_ids
         await self._attach(accepted)
         await self._begun.wait()
         if self._error is not None:
             raise self._error
         if self._format is not None:
-            await self._start_events(self._format, prompt_token_ids)
+            await self._start_events(self._format)
         await self._over.wait()
         if self._error is not None:
             await self._answer_failure(self._error)
@@ -127,10 +129,10 @@ class Generation:
             self._streams.append(stream)
             self._pipeline.hub.attach(stream)
 
-    async def _start_events(self, events: EventFormat, prompt_token_ids: list[list[int] | None]) -> None:
+    async def _start_events(self, events: EventFormat) -> None:
         await self._exchange.start_events()
         held, self._held = self._held or [], None
-        self._exchange.write_event(events.first_events(prompt_token_ids) + b"".join(held))
+        self._exchange.write_event(events.first_events() + b"".join(held))
         self._exchange.connection.on_pause = self._pause
         self._exchange.connection.on_resume = self._resume
 
@@ -180,7 +182,6 @@ class Generation:
             self._on_end(delta)
 
     def _on_end(self, delta: Delta) -> None:
-        self._usage.num_completion_tokens += delta.stop
         self._usage.num_cached_tokens += delta.num_cached_tokens
         self._num_open -= 1
         reason = FINISH_REASONS[delta.end] if delta.end is not None else "stop"
@@ -194,6 +195,7 @@ class Generation:
         if num_tokens == 0:
             return
         self._metrics.num_generation_tokens += num_tokens
+        self._usage.num_completion_tokens += num_tokens
         last_at = self._last_at[choice]
         if last_at:
             self._metrics.inter_token_latency.observe(now - last_at)

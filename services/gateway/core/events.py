@@ -23,7 +23,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventFormat:
-    """Events of one HTTP request. usage is the caller's, read whenever an event has to tell it."""
+    """Events of one HTTP request. usage is the caller's, read whenever an event has to tell it.
+
+    prompt_token_ids: per prompt, set by the caller once they are known and before the first event.
+    """
 
     def __init__(self, prepared: Prepared, identity: Identity, usage: Usage) -> None:
         params = prepared.params
@@ -36,7 +39,7 @@ class EventFormat:
         self._is_plain = not (self._wants_logprobs or self._return_token_ids or self._continuous_usage)
         self._positions = [0] * prepared.num_choices
         self._num_choices_per_prompt = params.n
-        self._prompt_token_ids: dict[int, list[int] | None] = {}
+        self.prompt_token_ids: Sequence[list[int] | None] = [None] * len(prepared.requests)
         self._head: dict[str, Any] = {
             "id": identity.id,
             "object": "chat.completion.chunk" if prepared.chat else "text_completion",
@@ -52,18 +55,16 @@ class EventFormat:
         before, _, after = self._event(index, marker, None, None, {}).partition(_encode(marker))
         return b"\ndata: " + before, after + b"\n\n"
 
-    def first_events(self, prompt_token_ids: Sequence[list[int] | None]) -> bytes:
-        """What comes before any text: in a chat, each choice's role. prompt_token_ids: per prompt, where known."""
+    def first_events(self) -> bytes:
+        """What comes before any text: in a chat, each choice's role."""
         if not self._chat:
-            if self._return_token_ids:
-                self._prompt_token_ids = dict(enumerate(prompt_token_ids))
             return b""
         events = []
         for index in range(len(self._positions)):
             delta = {"role": "assistant", "content": ""}
-            extra = {"prompt_token_ids": prompt_token_ids[0]} if self._return_token_ids else {}
+            extra = {"prompt_token_ids": self.prompt_token_ids[0]} if self._return_token_ids else {}
             event = self._whole([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}], extra)
-            events.append(b"id: %b\ndata: %b\n\n" % (self._event_id(), event))
+            events.append(b"data: %b\n\n" % event)
         return b"".join(events)
 
     def event(self, choice: int, delta: Delta) -> bytes:
@@ -99,7 +100,7 @@ class EventFormat:
         if self._return_token_ids:
             extras["token_ids"] = unpack_tokens(delta.token_ids).tolist()
             if delta.start == 0 and choice % self._num_choices_per_prompt == 0 and not self._chat:
-                extras["prompt_token_ids"] = self._prompt_token_ids.get(choice // self._num_choices_per_prompt)
+                extras["prompt_token_ids"] = self.prompt_token_ids[choice // self._num_choices_per_prompt]
         return extras
 
     def _event(

@@ -1,0 +1,275 @@
+"""A scripted pipeline behind the gateway, on a real bus: tokenizer, scheduler's heartbeat and detokenizer in one.
+
+Token number i of a choice has id 100 + i and the text ` w<i>`. A request's script decides how far its text goes and
+how it ends; the tests turn the knobs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shared import subjects
+from shared.bus.client import Bus, Subscription
+from shared.bus.nats_log import NatsLog
+from shared.errors import RequestError
+from shared.messages.codec import decoder, encode
+from shared.messages.control import (
+    Attach,
+    Attached,
+    CancelRequest,
+    Detach,
+    DetokenizerHeartbeat,
+    LeaderHeartbeat,
+    ModelCard,
+    ShardLoad,
+    TokenizerHeartbeat,
+)
+from shared.messages.packed import pack_tokens
+from shared.messages.pipeline import (
+    Accepted,
+    Delta,
+    DeltaBatch,
+    End,
+    EndReason,
+    ErrorBody,
+    GenerateRequest,
+    TokenLogprob,
+)
+
+BEAT_S = 0.1
+CARD = ModelCard(name="tiny", version="1", max_model_len=1000, vocab_size=500, created=1700000000, root="tiny-root")
+
+_decode_request = decoder(GenerateRequest)
+_decode_attach = decoder(Attach)
+_decode_detach = decoder(Detach)
+_decode_cancel = decoder(CancelRequest)
+_decode_end = decoder(End)
+
+
+def text_of(start: int, stop: int) -> str:
+    """The text of tokens start to stop."""
+    return "".join(f" w{index}" for index in range(start, stop))
+
+
+@dataclass
+class Script:
+    """How a request goes. stops_after: tokens after which it ends for `reason`; holds_at: tokens after which nothing
+    comes until release() (None: never holds). tokens_per_delta: how many travel together."""
+
+    num_tokens: int = 4
+    reason: EndReason = "length"
+    error: ErrorBody | None = None
+    holds_at: int | None = None
+    tokens_per_delta: int = 1
+    refusal: RequestError | None = None
+    text: Callable[[int, int], str] = text_of
+
+
+@dataclass
+class Detokenizer:
+    """One incarnation. is_silent: it takes attaches and says nothing, as a stopped process would."""
+
+    name: str
+    numbers: dict[str, int] = field(default_factory=dict)
+    is_silent: bool = False
+    loses_batches: int = 0
+
+
+class StandIn:
+    """Create with StandIn.start. requests: all GenerateRequests seen, in order; scripts: by request id, else script."""
+
+    def __init__(self, bus: Bus, shard: str) -> None:
+        self.bus = bus
+        self.shard = shard
+        self.script = Script()
+        self.num_workers = 1
+        self.is_log_full = False
+        self.beats: set[str] = {"leader", "tokenizer", "detokenizer"}
+        self.cards = [CARD]
+        self.requests: list[GenerateRequest] = []
+        self.attaches: list[Attach] = []
+        self.detaches: list[Detach] = []
+        self.cancels: list[str] = []
+        self.ends: list[str] = []
+        self.ignored_infers = 0
+        self.detokenizer = Detokenizer("detokenizer-1")
+        self._scripts: dict[str, Script] = {}
+        self._live: dict[int, Attach] = {}
+        self._subscriptions: list[Subscription] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, url: str, shard: str = "s0") -> "StandIn":
+        """Listen on a bus of its own."""
+        stand_in = cls(await Bus.connect(url, "standin"), shard)
+        await NatsLog.open(stand_in.bus, shard)
+        await stand_in.bus.subscribe(subjects.log_subject(shard, "end"), stand_in._on_end_record)
+        await stand_in.listen()
+        stand_in._tasks = [asyncio.create_task(stand_in._beat())]
+        return stand_in
+
+    async def listen(self) -> None:
+        """Take requests and attaches."""
+        pairs = (
+            (subjects.INFER, self._on_infer),
+            (subjects.attach(self.shard), self._on_attach),
+            (subjects.attach_direct(self.shard, "*"), self._on_attach_direct),
+            (subjects.detach(self.shard), self._on_detach),
+            (subjects.CANCEL, self._on_cancel),
+        )
+        for subject, handler in pairs:
+            self._subscriptions.append(await self.bus.subscribe(subject, handler))
+
+    async def deafen(self) -> None:
+        """Take nothing any more: requests find nobody."""
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        self._subscriptions.clear()
+        await self.bus.flush()
+
+    async def stop(self) -> None:
+        """End it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.bus.close()
+
+    def restart_detokenizer(self, name: str) -> None:
+        """The old incarnation is dead with all it knew; a new one serves from now on."""
+        self._live.clear()
+        self.detokenizer = Detokenizer(name)
+
+    def release(self, num_tokens: int | None = None) -> None:
+        """Let held requests go on, to the end or to this many tokens."""
+        for script in [self.script, *self._scripts.values()]:
+            script.holds_at = num_tokens
+        for attach in list(self._live.values()):
+            self._serve(attach)
+
+    def drop_batches(self, count: int) -> None:
+        """The next batches are lost on the way."""
+        self.detokenizer.loses_batches = count
+
+    # ---- handlers
+
+    def _on_infer(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        request: GenerateRequest = _decode_request(data)
+        self.requests.append(request)
+        if self.ignored_infers:
+            self.ignored_infers -= 1
+            return
+        script = self.script
+        if script.refusal is not None:
+            self.bus.publish(reply, encode(script.refusal.refused()))
+            return
+        request_id = request.request_id or ""
+        self._scripts.setdefault(request_id, script)
+        wanted = request.params.get("return_token_ids")
+        accepted = Accepted(
+            request_id, num_prompt_tokens=3, shard=self.shard, prompt_token_ids=[7, 8, 9] if wanted else None
+        )
+        self.bus.publish(reply, encode(accepted))
+
+    def _on_attach(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        attach: Attach = _decode_attach(data)
+        self.attaches.append(attach)
+        if self.detokenizer.is_silent:
+            return
+        self._live[attach.number] = attach
+        self.bus.publish(reply, encode(Attached(detokenizer=self.detokenizer.name)))
+        self._serve(attach)
+
+    def _on_attach_direct(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        if subject.endswith(self.detokenizer.name):
+            was_silent, self.detokenizer.is_silent = self.detokenizer.is_silent, False
+            self._on_attach(subject, reply, data, headers)
+            self.detokenizer.is_silent = was_silent
+
+    def _on_detach(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        detach: Detach = _decode_detach(data)
+        self.detaches.append(detach)
+        self._live.pop(detach.number, None)
+
+    def _on_cancel(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        self.cancels.append(_decode_cancel(data).request_id)
+
+    def _on_end_record(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        end: End = _decode_end(data)
+        if (end.reason, end.choice, end.position) == ("cancel", -1, None):
+            self.ends.append(end.request_id)
+
+    # ---- text
+
+    def _serve(self, attach: Attach) -> None:
+        """Send what this reader lacks, one batch per delta."""
+        script = self._scripts.get(attach.request_id, self.script)
+        request = next(request for request in self.requests if request.request_id == attach.request_id)
+        num_choices = int(request.params.get("n") or 1)
+        positions = list(attach.positions) or [0] * num_choices
+        limit = script.num_tokens if script.holds_at is None else min(script.holds_at, script.num_tokens)
+        while any(position < limit for position in positions):
+            for choice, start in enumerate(positions):
+                stop = min(limit, start + script.tokens_per_delta)
+                if stop > start:
+                    is_last = stop == script.num_tokens
+                    self._publish(attach, self._delta(attach, script, request, choice, start, stop, is_last))
+                    positions[choice] = stop
+        if limit < script.num_tokens:
+            self._live[attach.number] = Attach(
+                request_id=attach.request_id, inbox=attach.inbox, number=attach.number, positions=tuple(positions)
+            )
+        elif script.num_tokens == 0 or all(start == limit for start in attach.positions):
+            for choice in range(num_choices):
+                self._publish(attach, self._delta(attach, script, request, choice, limit, limit, True))
+
+    def _delta(
+        self,
+        attach: Attach,
+        script: Script,
+        request: GenerateRequest,
+        choice: int,
+        start: int,
+        stop: int,
+        is_last: bool,
+    ) -> Delta:
+        wants_logprobs = request.params.get("logprobs") not in (None, False)
+        rows = [TokenLogprob(f" w{i}", 100 + i, -0.5, 3 * i, ((" x", -1.5, 7),)) for i in range(start, stop)]
+        return Delta(
+            attach=attach.number,
+            choice=choice,
+            start=start,
+            stop=stop,
+            text=script.text(start, stop),
+            token_ids=pack_tokens(range(100 + start, 100 + stop)),
+            logprobs=rows if wants_logprobs else [],
+            end=script.reason if is_last else None,
+            error=script.error if is_last else None,
+            num_prompt_tokens=3 if is_last else 0,
+        )
+
+    def _publish(self, attach: Attach, delta: Delta) -> None:
+        number = self.detokenizer.numbers.get(attach.inbox, 0) + 1
+        self.detokenizer.numbers[attach.inbox] = number
+        if self.detokenizer.loses_batches:
+            self.detokenizer.loses_batches -= 1
+            return
+        batch = DeltaBatch(source=self.detokenizer.name, number=number, deltas=[delta])
+        self.bus.publish(attach.inbox, encode(batch))
+
+    async def _beat(self) -> None:
+        while True:
+            if "leader" in self.beats:
+                load = ShardLoad(num_workers=self.num_workers, log_full=self.is_log_full)
+                beat = LeaderHeartbeat(shard=self.shard, leader="scheduler-1", takeover=1, load=load)
+                self.bus.publish(subjects.leader_heartbeat(self.shard), encode(beat))
+            if "tokenizer" in self.beats:
+                beat_of_tokenizer = TokenizerHeartbeat(tokenizer="tokenizer-1", models=self.cards)
+                self.bus.publish(subjects.TOKENIZER_HEARTBEAT, encode(beat_of_tokenizer))
+            if "detokenizer" in self.beats:
+                beat_of_detokenizer = DetokenizerHeartbeat(detokenizer=self.detokenizer.name, folded=0)
+                self.bus.publish(subjects.detokenizer_heartbeat(self.shard), encode(beat_of_detokenizer))
+                for inbox, number in self.detokenizer.numbers.items():
+                    if not self.detokenizer.is_silent:
+                        batch = DeltaBatch(source=self.detokenizer.name, number=number)
+                        self.bus.publish(inbox, encode(batch))
+            await asyncio.sleep(BEAT_S)

@@ -4,6 +4,7 @@ from shared.errors import RequestError, unavailable
 from shared.messages.control import LeaderHeartbeat, ShardLoad
 
 NO_WORKER_RETRY_S = 2.0
+LEADER_SILENCE_S = 1.0
 LOG_FULL_RETRY_S = 5.0
 MAX_QUEUE_RETRY_S = 30.0
 SECONDS_PER_WAITING_SEQUENCE = 0.05
@@ -12,8 +13,8 @@ SECONDS_PER_WAITING_SEQUENCE = 0.05
 class ShardView:
     """What a tokenizer knows of its shard.
 
-    A heartbeat of an older take-over than one heard of is a former leader's and ignored. num_accepted counts the
-    sequences accepted since the newest heartbeat, which its load cannot hold yet.
+    While the newest leader is heard of, a heartbeat of an older take-over is a former leader's and ignored.
+    num_accepted counts the sequences accepted since the newest heartbeat, which its load cannot hold yet.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -24,7 +25,7 @@ class ShardView:
 
     def on_heartbeat(self, heartbeat: LeaderHeartbeat, now_s: float) -> None:
         """Take the newest leader's word."""
-        if heartbeat.takeover < self.takeover:
+        if heartbeat.takeover < self.takeover and now_s - self.heard_s < LEADER_SILENCE_S:
             return
         self.takeover = heartbeat.takeover
         self.load = heartbeat.load

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from services.tokenizer.core.served_model import ServedModel
-from shared.errors import RequestError, context_length_exceeded, invalid, model_not_found, timed_out
+from shared.errors import context_length_exceeded, invalid, model_not_found, timed_out
 from shared.messages.packed import pack_tokens
 from shared.messages.pipeline import GenerateRequest, Request
 from shared.params import Params, resolve_sampling, validate_messages, validate_params, validate_prompt
-from shared.params.fields import INT64_MAX, is_integer, string
+from shared.params.fields import INT64_MAX, string
 from shared.params.request import MAX_CACHE_SALT_CHARACTERS
 from shared.sampling_seed import request_seed
 
@@ -53,6 +53,9 @@ def prepare(
     params = validate_params(generate.params, chat=chat, vocab_size=model.vocab_size)
     max_model_len = model.context_length(worker_max_model_len)
     token_ids = _prompt_token_ids(generate, params, model, max_model_len, created_s)
+    if not token_ids:
+        name = "messages" if chat else "prompt"
+        raise invalid(f"{name} must hold text that the model can read.", name)
     sampling = resolve_sampling(
         params,
         chat=chat,
@@ -96,10 +99,7 @@ def _prompt_token_ids(
         if len(prompt) >= max_model_len:
             raise context_length_exceeded(len(prompt), max_model_len, "prompt")
         return prompt
-    token_ids = model.encoder.encode_text(prompt, params.add_special_tokens is not False, max_model_len)
-    if not token_ids:
-        raise invalid("prompt holds no text that the model can read.", "prompt")
-    return token_ids
+    return model.encoder.encode_text(prompt, params.add_special_tokens is not False, max_model_len)
 
 
 def _times(generate: GenerateRequest, now_s: float) -> tuple[float, float]:
@@ -126,7 +126,7 @@ def _seed_default(generate: GenerateRequest, request_id: str) -> int:
 
 def _priority(generate: GenerateRequest, params: Params) -> int:
     priority = generate.priority or params.priority or 0
-    if not is_integer(priority) or abs(priority) > MAX_ABS_PRIORITY:
+    if abs(priority) > MAX_ABS_PRIORITY:
         raise invalid(f"priority must be an integer from -{MAX_ABS_PRIORITY} to {MAX_ABS_PRIORITY}.", "priority")
     return priority
 
@@ -135,8 +135,3 @@ def _cache_salt(generate: GenerateRequest, params: Params) -> str:
     if generate.cache_salt:
         return string({"cache_salt": generate.cache_salt}, "cache_salt", MAX_CACHE_SALT_CHARACTERS) or ""
     return params.cache_salt or ""
-
-
-def param_of(error: RequestError) -> str:
-    """Label of a refusal in metrics: its code or its type, never a client's text."""
-    return error.code or error.type

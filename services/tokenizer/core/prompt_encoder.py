@@ -114,9 +114,18 @@ class PromptEncoder:
             )
 
 
+class TokenizerPanic(RuntimeError):
+    """The tokenizer library failed on an input. Its own exception is no Exception and would end the process."""
+
+
 def _encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
     """encode_batch_fast lets other threads run meanwhile; encode would stop them."""
-    return list(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+    try:
+        return list(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":
+            raise TokenizerPanic(str(error)) from error
+        raise
 
 
 def _too_deep() -> RequestError:

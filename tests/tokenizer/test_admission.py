@@ -1,0 +1,68 @@
+"""Rule 13: tokenizers refuse early what the shard cannot take."""
+
+from typing import Any
+
+import pytest
+
+from services.tokenizer.core.admission import ShardView
+from shared.messages.control import LeaderHeartbeat, ShardLoad
+
+LIMITS = {"max_num_queued": 10, "leader_timeout_s": 5.0}
+
+
+def heartbeat(takeover: int = 1, **load: Any) -> LeaderHeartbeat:
+    return LeaderHeartbeat(shard="s0", leader="l", takeover=takeover, load=ShardLoad(**{"num_workers": 2, **load}))
+
+
+def test_rule_13_accepts_under_a_live_leader_with_workers() -> None:
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(num_waiting=9, max_model_len=77), 1.0)
+    assert view.refusal(2.0, **LIMITS) is None
+    assert view.max_model_len == 77
+
+
+@pytest.mark.parametrize(
+    ("load", "code"),
+    [
+        ({"num_workers": 0}, "no_worker"),
+        ({"num_waiting": 10}, "queue_full"),
+        ({"num_waiting": 10**9}, "queue_full"),
+        ({"log_full": True}, "log_full"),
+    ],
+)
+def test_rule_13_refuses_early_with_503_and_a_time_to_retry(load: dict[str, Any], code: str) -> None:
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(**load), 1.0)
+    refusal = view.refusal(1.1, **LIMITS)
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == (503, code)
+    assert refusal.retry_after_s is not None and 0 < refusal.retry_after_s <= 30
+
+
+def test_a_burst_between_heartbeats_counts() -> None:
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(num_waiting=8), 1.0)
+    view.num_accepted = 2
+    refusal = view.refusal(1.1, **LIMITS)
+    assert refusal is not None and refusal.code == "queue_full"
+    view.on_heartbeat(heartbeat(num_waiting=8), 1.2)
+    assert view.refusal(1.2, **LIMITS) is None
+
+
+def test_a_silent_leader_is_borne_for_a_while() -> None:
+    view = ShardView(0.0)
+    assert (view.refusal(1.0, **LIMITS) or view).code == "starting"  # type: ignore[union-attr]
+    view.on_heartbeat(heartbeat(), 1.0)
+    assert view.refusal(5.9, **LIMITS) is None
+    refusal = view.refusal(6.1, **LIMITS)
+    assert refusal is not None and refusal.code == "no_scheduler"
+
+
+def test_a_former_leaders_word_does_not_count_while_the_new_one_speaks() -> None:
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(takeover=9), 1.0)
+    view.on_heartbeat(heartbeat(takeover=4, num_workers=0), 1.5)
+    assert view.refusal(1.6, **LIMITS) is None
+    view.on_heartbeat(heartbeat(takeover=4, num_workers=0), 2.5)
+    refusal = view.refusal(2.6, **LIMITS)
+    assert refusal is not None and refusal.code == "no_worker"

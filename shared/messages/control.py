@@ -152,6 +152,12 @@ class CancelRequest(msgspec.Struct, kw_only=True):
     request_id: str
 
 
+class Cancelled(msgspec.Struct, tag_field="kind", tag="cancelled"):
+    """Answer to a CancelRequest that has a reply subject: the cancel is in the log."""
+
+    request_id: str
+
+
 class AttachRequest(msgspec.Struct, kw_only=True):
     """On tb.v1.attach, with the inbox as reply subject."""
 

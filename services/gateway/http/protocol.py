@@ -190,7 +190,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def write_chunk(self, data: bytes) -> None:
         """Part of the body of an answer that has begun without a Content-Length; nothing after the client is gone."""
-        if not self.transport.is_closing():
+        if data and not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def take(self, owner: object, on_disconnect: Callable[[], object]) -> None:

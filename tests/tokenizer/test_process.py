@@ -1,0 +1,100 @@
+"""The tokenizer as a process of its own, with a model from the repository."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.tokenizer.config import TokenizerConfig
+from services.tokenizer.core.served_model import ModelLoadError, load_served_model
+from services.tokenizer.service import load_models
+from shared import subjects
+from shared.bus.client import Bus
+from shared.messages.codec import decoder, encode
+from shared.messages.control import LeaderHeartbeat, ShardLoad, TokenizerHeartbeat
+from shared.params import validate_messages
+from shared.repository.inspect import inspect_path
+from shared.repository.store import ModelRepository
+from shared.service import StartError
+from tests.servers import NatsServer
+from tests.tiny_models import make_tiny_model, make_tiny_tokenizer
+from tests.waiting import until
+
+EXIT_LIMIT_S = 30.0
+ASK = {"model": "small", "messages": [{"role": "user", "content": "hi"}], "params": {"max_tokens": 3}, "attach": False}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one tiny random model, "tiny"."""
+    folder = tmp_path_factory.mktemp("models")
+    source = make_tiny_model(folder / "source", "LlamaForCausalLM")
+    ModelRepository(folder / "repository").add(inspect_path(source), "tiny")
+    return folder / "repository"
+
+
+def command(repository: Path, *options: str) -> list[str]:
+    fixed = ("--model", "tiny", "--model-repository", str(repository), "--log-format", "json")
+    return [sys.executable, "-m", "services.tokenizer", *fixed, *options]
+
+
+def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(arguments, stdout=file, stderr=file)
+
+
+async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
+    nats_server: NatsServer, repository: Path, tmp_path: Path
+) -> None:
+    options = ("--nats", nats_server.url, "--served-model-name", "small", "--max-model-len", "100")
+    process = start(command(repository, *options), tmp_path / "log")
+    bus = await Bus.connect(nats_server.url, "client-1")
+    try:
+        heard: list[TokenizerHeartbeat] = []
+        decode = decoder(TokenizerHeartbeat)
+        await bus.subscribe(subjects.TOKENIZER_HEARTBEAT, lambda _s, _r, data, _h: heard.append(decode(data)))
+        await until(lambda: heard, "the first heartbeat")
+        card = heard[0].models[0]
+        assert (card.name, card.root, card.version, card.max_model_len) == ("small", "tiny", "1", 100)
+        assert card.created <= time.time()
+        heartbeat = LeaderHeartbeat(shard="s0", leader="l", takeover=1, load=ShardLoad(num_workers=1))
+        bus.publish(subjects.leader_heartbeat("s0"), encode(heartbeat))
+        answer = msgspec.json.decode(await bus.request(subjects.INFER, msgspec.json.encode(ASK), 10))
+        assert answer["kind"] == "accepted", answer
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, (tmp_path / "log").read_text()
+    finally:
+        await bus.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_an_unknown_model_or_limit_is_an_error_for_the_operator(repository: Path) -> None:
+    for options in ({"model": "absent"}, {"model_version": "9"}, {"max_model_len": 10**9}):
+        config = TokenizerConfig(**{"model": "tiny", "model_repository": str(repository), **options})  # type: ignore[arg-type]
+        with pytest.raises(StartError):
+            load_models(config)
+
+
+def test_a_stored_model_encodes_as_its_tokenizer_does(repository: Path) -> None:
+    stored = ModelRepository(repository).open("tiny")
+    model = load_served_model(stored, "tiny", None)
+    assert model.max_model_len == stored.config.max_position_embeddings
+    assert model.context_length(10) == 10 and model.context_length(0) == model.max_model_len
+    tokenizer = make_tiny_tokenizer()
+    text = "The capital of France"
+    assert model.encoder.encode_text(text, True, 1000) == tokenizer.encode(text).ids
+    assert validate_messages(ASK["messages"])
+
+
+def test_a_broken_chat_template_is_refused_at_the_start(repository: Path) -> None:
+    stored = ModelRepository(repository).open("tiny")
+    broken = type(stored)(stored.path, stored.manifest, "{% if %}")
+    with pytest.raises(ModelLoadError, match="chat template"):
+        load_served_model(broken, "tiny", None)

@@ -1,0 +1,406 @@
+"""The tokenizer's service on a real nats-server: accepting, refusing, cancelling, attaching, and garbage."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from shared import subjects
+from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
+from shared.log.fold import Change, Fold
+from shared.log.memory import MemoryLog
+from shared.log.port import LogUnavailable
+from shared.messages.codec import decoder, encode
+from shared.messages.control import ShardLoad, TokenizerHeartbeat
+from shared.messages.packed import unpack_tokens
+from shared.messages.pipeline import End, Request
+from tests.servers import NatsServer
+from tests.text.tiny_tokenizers import byte_level
+from tests.tokenizer.running_service import LOAD, running
+from tests.waiting import until
+
+REQUEST_ID = "00112233445566778899aabbccddeeff"
+ASK: dict[str, Any] = {"v": 1, "model": "tiny", "prompt": "The capital", "params": {"max_tokens": 5}}
+GATEWAY_ASK = {**ASK, "request_id": REQUEST_ID, "attach": False, "seed_default": 4}
+
+_decode_request = decoder(Request)
+_decode_end = decoder(End)
+
+
+def memory_log() -> MemoryLog:
+    return MemoryLog(time.time_ns)
+
+
+def gateway_ask(**fields: Any) -> dict[str, Any]:
+    return {**GATEWAY_ASK, "created_s": time.time(), **fields}
+
+
+def records(log: MemoryLog, kind: str) -> list[bytes]:
+    return [data for each, data, _ in log.records if each == kind]
+
+
+async def test_a_request_over_a_real_log(nats_server: NatsServer) -> None:
+    """Accepted means stored: the record is in JetStream, and a fold reads it."""
+    async with running(nats_server) as run:
+        inbox = await run.ask(subjects.INFER, gateway_ask(), as_json=False)
+        answer = await inbox.next()
+        assert answer == {"kind": "accepted", "request_id": REQUEST_ID, "num_prompt_tokens": 4, "shard": "s0"} | answer
+        fold, seen = Fold(), []
+
+        def on_record(change: Change) -> None:
+            seen.append(change.record)
+
+        tail = (await NatsLog.open(run.bus, "s0")).tail(fold, on_record, lambda: None)
+        await tail.start()
+        await until(lambda: seen, "the folded request")
+        await tail.stop()
+        (request,) = seen
+        assert isinstance(request, Request)
+        assert unpack_tokens(request.prompt_token_ids).tolist() == byte_level().encode("The capital").ids
+        assert request.sampling.seed == 4
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_a_native_client_is_answered_in_its_encoding_and_attached(nats_server: NatsServer, as_json: bool) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        inbox = await run.ask(subjects.INFER, ASK, as_json=as_json)
+        answer = await inbox.next()
+        assert answer["kind"] == "accepted" and len(answer["request_id"]) == 32
+        assert inbox.raw[0].startswith(b"{") == as_json
+        await until(lambda: run.attaches, "attachment")
+        (attach,) = run.attaches
+        assert (attach.request_id, attach.inbox) == (answer["request_id"], inbox.subject)
+        assert (attach.style, attach.positions) == ("json" if as_json else "msgpack", ())
+        assert _decode_request(records(log, "req")[0]).request_id == answer["request_id"]
+        assert run.metric("requests_total", outcome="accepted") == 1
+
+
+async def test_rule_12_retries_are_one_request_and_each_is_answered(nats_server: NatsServer) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        same = msgspec.json.encode(gateway_ask())
+        inboxes = [await run.ask(subjects.INFER, same) for _ in range(4)]
+        answers = [await inbox.next() for inbox in inboxes]
+        assert all(answer == answers[0] and answer["kind"] == "accepted" for answer in answers)
+        assert len(records(log, "req")) == 1
+
+
+async def test_rule_12_a_retry_while_the_log_is_slow_joins_the_first(nats_server: NatsServer) -> None:
+    class SlowLog(MemoryLog):
+        def __init__(self) -> None:
+            super().__init__(time.time_ns)
+            self.gate = asyncio.Event()
+            self.calls: list[str] = []
+
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            self.calls.append(message_id)
+            await self.gate.wait()
+            return await super().append(kind, data, message_id, horizon_s)
+
+    log = SlowLog()
+    async with running(nats_server, log) as run:
+        same = msgspec.json.encode(gateway_ask())
+        inboxes = [await run.ask(subjects.INFER, same) for _ in range(3)]
+        await until(lambda: run.metric("retries_total") == 2, "retries")
+        log.gate.set()
+        assert {(await inbox.next())["kind"] for inbox in inboxes} == {"accepted"}
+        assert log.calls == [f"req-{REQUEST_ID}"]
+
+
+async def test_return_token_ids_gives_the_prompts(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log()) as run:
+        asked = gateway_ask(params={"return_token_ids": True}, prompt=[5, 6, 7])
+        answer = await (await run.ask(subjects.INFER, asked)).next()
+        assert answer["prompt_token_ids"] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param", "code"),
+    [
+        ({"model": "nope"}, 404, "model", "model_not_found"),
+        ({"prompt": []}, 400, "prompt", None),
+        ({"prompt": "wxyz " * 200}, 400, "prompt", "context_length_exceeded"),
+        ({"params": {"temperature": 3}}, 400, "temperature", None),
+        ({"request_id": "nope"}, 400, "request_id", None),
+        ({"deadline_s": -1}, 400, "deadline_s", None),
+    ],
+)
+async def test_refusals_reach_the_client_with_the_four_keys(
+    nats_server: NatsServer, fields: dict[str, Any], status: int, param: str, code: str | None
+) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        answer = await (await run.ask(subjects.INFER, {**ASK, **fields})).next()
+        error = answer["error"]
+        assert (answer["kind"], answer["status"]) == ("error", status)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["param"], error["code"]) == (param, code)
+        assert not log.records and not run.attaches
+
+
+@pytest.mark.parametrize(
+    ("load", "code"),
+    [
+        (ShardLoad(num_workers=0), "no_worker"),
+        (ShardLoad(num_workers=1, num_waiting=100), "queue_full"),
+        (ShardLoad(num_workers=1, log_full=True), "log_full"),
+    ],
+)
+async def test_rule_13_what_the_leader_says_is_refused_early(
+    nats_server: NatsServer, load: ShardLoad, code: str
+) -> None:
+    log = memory_log()
+    async with running(nats_server, log, max_num_queued=100) as run:
+        await run.load(load)
+        answer = await (await run.ask(subjects.INFER, ASK)).next()
+        assert (answer["status"], answer["error"]["code"]) == (503, code)
+        assert answer["retry_after_s"] > 0
+        assert not log.records
+        await run.load(LOAD)
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
+async def test_a_full_or_lost_log_is_a_503(nats_server: NatsServer) -> None:
+    class LostLog(MemoryLog):
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            raise LogUnavailable("gone")
+
+    log = memory_log()
+    log.full = True
+    for each, code in ((log, "log_full"), (LostLog(time.time_ns), "log_unavailable")):
+        async with running(nats_server, each) as run:
+            answer = await (await run.ask(subjects.INFER, ASK)).next()
+            assert (answer["status"], answer["error"]["code"]) == (503, code)
+            cancel = await (await run.ask(subjects.CANCEL, {"request_id": REQUEST_ID})).next()
+            assert (cancel["kind"], cancel["status"]) == ("error", 503)
+
+
+async def test_rule_17_a_record_over_max_payload_is_a_413_and_the_connection_lives(nats_server: NatsServer) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        models = run.service._models
+        models["tiny"] = replace(models["tiny"], max_model_len=10_000_000)
+        await run.load(ShardLoad(num_workers=1, max_model_len=0))
+        too_many = run.host.bus.max_payload // 4
+        data = encode({**ASK, "prompt": [5] * too_many})
+        assert len(data) <= run.host.bus.max_payload
+        answer = await (await run.ask(subjects.INFER, data)).next()
+        assert (answer["status"], answer["error"]["code"]) == (413, "request_too_large")
+        assert not log.records
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
+async def test_long_prompts_are_encoded_in_a_thread(nats_server: NatsServer) -> None:
+    log = memory_log()
+    async with running(nats_server, log, inline_bytes=0) as run:
+        inboxes = [await run.ask(subjects.INFER, {**ASK, "prompt": f"Paris {index}"}) for index in range(20)]
+        assert {(await inbox.next())["kind"] for inbox in inboxes} == {"accepted"}
+        texts = [
+            byte_level().decode(unpack_tokens(_decode_request(data).prompt_token_ids)) for data in records(log, "req")
+        ]
+        assert sorted(texts) == sorted(f"Paris {index}" for index in range(20))
+
+
+async def test_more_requests_than_may_run_at_once_are_refused(nats_server: NatsServer) -> None:
+    class StuckLog(MemoryLog):
+        gate = asyncio.Event()
+
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            await self.gate.wait()
+            return await super().append(kind, data, message_id, horizon_s)
+
+    log = StuckLog(time.time_ns)
+    async with running(nats_server, log, max_concurrent_requests=2) as run:
+        waiting = [await run.ask(subjects.INFER, ASK) for _ in range(2)]
+        await until(lambda: run.service._intake.num_in_flight == 2, "two requests at work")
+        for _ in range(4):
+            answer = await (await run.ask(subjects.INFER, ASK)).next()
+            assert (answer["status"], answer["error"]["code"]) == (503, "too_many_requests")
+        log.gate.set()
+        assert {(await inbox.next())["kind"] for inbox in waiting} == {"accepted"}
+
+
+async def test_a_bug_in_one_request_is_a_500_and_no_more(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(nats_server, memory_log()) as run:
+
+        def broken(*args: object, **options: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr("services.tokenizer.intake.prepare", broken)
+        answer = await (await run.ask(subjects.INFER, ASK)).next()
+        assert (answer["status"], answer["error"]["type"]) == (500, "server_error")
+        assert "bug" not in answer["error"]["message"]
+        monkeypatch.undo()
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
+# ---- cancel and attach ----------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_is_an_end_in_the_log(nats_server: NatsServer) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        for _ in range(2):
+            answer = await (await run.ask(subjects.CANCEL, {"request_id": REQUEST_ID})).next()
+            assert answer == {"kind": "cancelled", "request_id": REQUEST_ID}
+        (data,) = records(log, "end")
+        end = _decode_end(data)
+        assert (end.request_id, end.choice, end.reason, end.position) == (REQUEST_ID, -1, "cancel", None)
+        run.bus.publish(subjects.CANCEL, msgspec.json.encode({"request_id": "f" * 32}))
+        await until(lambda: len(records(log, "end")) == 2, "a cancel without a reply subject")
+
+
+async def test_a_native_client_attaches_again_at_its_positions(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log()) as run:
+        message = {"request_id": REQUEST_ID, "positions": [12, 9]}
+        inboxes = [await run.ask(subjects.CLIENT_ATTACH, message) for _ in range(2)]
+        await until(lambda: len(run.attaches) == 2, "attachments")
+        assert [attach.inbox for attach in run.attaches] == [inbox.subject for inbox in inboxes]
+        assert all(attach.positions == (12, 9) and attach.style == "json" for attach in run.attaches)
+        assert run.attaches[0].number < run.attaches[1].number
+
+
+async def test_rule_15_after_one_timeout_the_attach_goes_straight_to_one_heard_of(nats_server: NatsServer) -> None:
+    """A stopped detokenizer stays in its queue group and takes attachments that it never answers."""
+    async with running(nats_server, memory_log(), attach=False) as run:
+        stuck: list[bytes] = []
+        await run.bus.subscribe(
+            subjects.attach("s0"), lambda _s, _r, data, _h: stuck.append(data), subjects.DETOKENIZER_QUEUE
+        )
+        await run.start_detokenizer(by_queue=False)
+        inbox = await run.ask(subjects.INFER, ASK)
+        await until(lambda: run.attaches, "direct attachment")
+        await until(lambda: run.detached, "the first attachment taken back")
+        assert (run.attaches[0].inbox, len(stuck)) == (inbox.subject, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"request_id": "nope"},
+        {"request_id": REQUEST_ID, "positions": [-1]},
+        {"request_id": REQUEST_ID, "positions": [0] * 300},
+        {"request_id": REQUEST_ID, "positions": [2**40]},
+    ],
+)
+async def test_bad_attachments_are_refused(nats_server: NatsServer, message: dict[str, Any]) -> None:
+    async with running(nats_server, memory_log()) as run:
+        answer = await (await run.ask(subjects.CLIENT_ATTACH, message)).next()
+        assert (answer["kind"], answer["status"]) == ("error", 400)
+        assert not run.attaches
+
+
+# ---- garbage --------------------------------------------------------------------------------------------------------
+
+GARBAGE = [
+    *(b"", b"\xc1", b"\x93\x01", b"{}", b"{", b'{"v":99}', b"[" * 100_000, b"\x91" * 100_000, os.urandom(500)),
+    encode(ASK)[:-3],  # N1 truncated
+    encode(ASK) + b"\x00",  # N1 trailing bytes
+    b"\xdd\xff\xff\xff\xff",  # N2 a claimed length of 4 G
+    b"\x90" * 1_000_000,  # N2 1 MB of empty arrays
+    encode({**ASK, "model": msgspec.msgpack.Ext(5, b"x")}),  # N3 Ext
+    encode({**ASK, "request_id": 2**64 - 1}),  # N3 uint64 max in an id
+    encode({**ASK, "v": 2}),  # N4 foreign version
+    encode({"v": 1, "prompt": "x"}),  # N4 a required field removed
+    msgspec.json.encode({**ASK, "prompt": "caf"}).replace(b"caf", b"caf\xe9"),  # N8 Latin-1
+    b'{"model": "tiny", "prompt": "x"',  # N8 broken JSON
+    b'{"model": "tiny", "prompt": "x", "deadline_s": NaN}',
+]
+
+
+@pytest.mark.parametrize("subject", [subjects.INFER, subjects.CANCEL, subjects.CLIENT_ATTACH])
+async def test_n1_to_n8_garbage_is_dropped_counted_and_answered_only_at_inboxes(
+    nats_server: NatsServer, subject: str
+) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        for junk in GARBAGE:
+            answer = await (await run.ask(subject, junk)).next()
+            assert (answer["kind"], answer["error"]["type"]) == ("error", "invalid_request_error")
+        assert run.metric("malformed_total", subject=subject) == len(GARBAGE)
+        for reply in ("", "tb.v1.infer", "$SYS.x", "_INBOX", "other.subject"):
+            await run.ask(subject, GARBAGE[1], reply=reply)
+        await until(lambda: run.metric("malformed_total", subject=subject) == len(GARBAGE) + 5, "drops")
+        assert not log.records
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
+async def test_n6_good_requests_with_a_bad_reply_subject_are_dropped(nats_server: NatsServer) -> None:
+    log = memory_log()
+    async with running(nats_server, log) as run:
+        seen: list[bytes] = []
+        await run.bus.subscribe("evil.subject", lambda _s, _r, data, _h: seen.append(data))
+        for reply in ("", "evil.subject", "_INBOX.x.>"):
+            await run.ask(subjects.INFER, ASK, reply=reply)
+        await until(lambda: run.metric("malformed_total", subject=subjects.INFER) == 3, "drops")
+        assert not log.records and not seen
+
+
+async def test_garbage_in_heartbeats_harms_nobody(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log()) as run:
+        for subject in (subjects.leader_heartbeat("s0"), subjects.detokenizer_heartbeat("s0")):
+            for junk in (b"", b"\xc1", b"{}", os.urandom(99)):
+                run.bus.publish(subject, junk)
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
+# ---- life -----------------------------------------------------------------------------------------------------------
+
+
+async def test_heartbeats_list_the_models(nats_server: NatsServer) -> None:
+    seen: list[TokenizerHeartbeat] = []
+    decode = decoder(TokenizerHeartbeat)
+    async with running(nats_server, memory_log()) as run:
+        await run.bus.subscribe(subjects.TOKENIZER_HEARTBEAT, lambda _s, _r, data, _h: seen.append(decode(data)))
+        await run.load(ShardLoad(num_workers=1, max_model_len=100))
+        await until(lambda: seen and seen[-1].models[0].max_model_len == 100, "a heartbeat")
+        (card,) = seen[-1].models
+        assert (seen[-1].tokenizer, card.name, card.version, card.created) == (
+            run.host.name,
+            "tiny",
+            "1",
+            1_700_000_000,
+        )
+
+
+async def test_a_drain_answers_what_was_taken_and_takes_no_more(nats_server: NatsServer) -> None:
+    class StuckLog(MemoryLog):
+        gate = asyncio.Event()
+
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            await self.gate.wait()
+            return await super().append(kind, data, message_id, horizon_s)
+
+    log = StuckLog(time.time_ns)
+    async with running(nats_server, log) as run:
+        taken = await run.ask(subjects.INFER, gateway_ask())
+        await until(lambda: run.service._intake.num_in_flight == 1, "a request at work")
+        run.host.stopping.set()
+        await until(lambda: not run.host.bus._client.handlers.keys() & _queue_sids(run.host.bus), "no subscription")
+        log.gate.set()
+        assert (await taken.next())["kind"] == "accepted"
+
+
+def _queue_sids(bus: Bus) -> set[int]:
+    """Ids of the subscriptions in the tokenizers' queue group."""
+    return {sid for sid, sub in bus._client._subs.items() if sub.queue == subjects.TOKENIZER_QUEUE}
+
+
+async def test_health_and_the_service_api_tell_what_happens(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log()) as run:
+        await (await run.ask(subjects.INFER, {**ASK, "model": "nope"})).next()
+        await run.load(ShardLoad(num_workers=0))
+        details = run.host.health().details
+        assert (details["models"], details["accepting"]) == ({"tiny": "1"}, "No worker is alive.")
+        stats = msgspec.json.decode(run.host.micro.answer("$SRV.STATS"))
+        by_name = {endpoint["name"]: endpoint for endpoint in stats["endpoints"]}
+        assert by_name["infer"]["num_requests"] == by_name["infer"]["num_errors"] == 1
+        assert by_name["infer"]["last_error"] == "404 model_not_found"

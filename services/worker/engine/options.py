@@ -1,0 +1,67 @@
+"""The options an engine is loaded with, named as vLLM names them, and what they mean for a model."""
+
+from typing import Literal, Protocol
+
+import torch
+
+from shared.repository.config import ModelConfig
+
+DtypeOption = Literal["auto", "bfloat16", "float32"]
+
+
+class EngineError(Exception):
+    """The engine cannot start with these options; the message has the numbers."""
+
+
+class EngineOptions(Protocol):
+    """What CpuEngine.load reads of the worker's configuration.
+
+    max_model_len: tokens a sequence may have, None for all the model knows. max_num_seqs, max_num_batched_tokens:
+    bounds of one step. gpu_memory_utilization: share of the machine's available memory this engine may take.
+    kv_cache_memory_bytes: size of the KV cache, instead of that share. num_threads: 0 leaves the choice to torch.
+    """
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def max_model_len(self) -> int | None: ...
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def gpu_memory_utilization(self) -> float: ...
+    @property
+    def kv_cache_memory_bytes(self) -> int | None: ...
+    @property
+    def num_threads(self) -> int: ...
+
+
+def resolve_dtype(option: str, config: ModelConfig) -> torch.dtype:
+    """The dtype of weights, activations and KV cache.
+
+    auto: float32 for a float32 model and on a CPU without AVX-512 (bfloat16 crawls there), else bfloat16.
+    """
+    if option == "float32":
+        return torch.float32
+    if option == "bfloat16":
+        return torch.bfloat16
+    if option != "auto":
+        raise EngineError(f"dtype must be auto, bfloat16 or float32, not {option!r}")
+    if config.torch_dtype == "float32" or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        return torch.float32
+    return torch.bfloat16
+
+
+def resolve_max_model_len(option: int | None, config: ModelConfig) -> int:
+    """Tokens a sequence may have, prompt and output together. Raises EngineError beyond what the model knows."""
+    if option is None:
+        return config.max_position_embeddings
+    if not 1 <= option <= config.max_position_embeddings:
+        raise EngineError(
+            f"max_model_len {option} is not between 1 and the model's max_position_embeddings, "
+            f"{config.max_position_embeddings}"
+        )
+    return option

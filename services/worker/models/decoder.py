@@ -1,0 +1,103 @@
+"""A decoder-only transformer: embedding, layers, final norm, logits of the rows that are sampled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from services.worker.models.layers import Attention, DecoderLayer, FeedForward, Linear, RmsNorm, StepContext
+from services.worker.models.parameters import Parameters
+from shared.repository.config import ModelConfig
+
+BuildAttention = Callable[[ModelConfig, Parameters, int], Attention]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """embedding: [vocabulary, hidden size]; lm_head is the same tensor where the model ties them."""
+
+    embedding: Tensor
+    layers: list[DecoderLayer]
+    final_norm: RmsNorm
+    lm_head: Linear
+
+    def windows(self) -> set[int | None]:
+        """The sliding windows of the layers: each needs an attention plan of its own."""
+        return {layer.attention.sliding_window for layer in self.layers}
+
+    def __call__(self, token_ids: Tensor, step: StepContext, kv_cache: Tensor, rows: Tensor) -> Tensor:
+        """Computes all tokens, writes their keys and values, returns float32 logits [R, vocabulary] of some rows.
+
+        token_ids: int64 [T]. kv_cache: [layers, 2, N, B, K, D], keys then values. rows: int64 [R], indices into T.
+        An id that is not in the vocabulary turns its own sequence's logits into NaN, nobody else's.
+        """
+        residual = self._embed(token_ids)
+        normed = self.layers[0].attention_norm(residual)
+        next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
+        for layer, caches, next_norm in zip(self.layers, kv_cache, next_norms, strict=True):
+            attended = layer.attention(normed, step, caches[0], caches[1])
+            normed = layer.feed_forward_norm.after_adding(attended, residual)
+            advanced = layer.feed_forward(normed)
+            if next_norm is not None:
+                normed = next_norm.after_adding(advanced, residual)
+        sampled = self.final_norm.after_adding(advanced[rows], residual[rows])
+        return self.lm_head(sampled).float()
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        unknown = (token_ids < 0) | (token_ids >= len(self.embedding))
+        if not unknown.any():
+            return functional.embedding(token_ids, self.embedding)
+        hidden = functional.embedding(token_ids.masked_fill(unknown, 0), self.embedding)
+        return hidden.masked_fill_(unknown.unsqueeze(1), float("nan"))
+
+
+def build_decoder(config: ModelConfig, parameters: Parameters, build_attention: BuildAttention) -> Decoder:
+    """Takes all of a model's weights; build_attention makes a layer's attention, where the families differ."""
+    embedding = parameters.take("model.embed_tokens.weight")
+    layers = []
+    for index in range(config.num_hidden_layers):
+        prefix = f"model.layers.{index}."
+        layers.append(
+            DecoderLayer(
+                attention_norm=RmsNorm(parameters.take(prefix + "input_layernorm.weight"), config.rms_norm_eps),
+                attention=build_attention(config, parameters, index),
+                feed_forward_norm=RmsNorm(
+                    parameters.take(prefix + "post_attention_layernorm.weight"), config.rms_norm_eps
+                ),
+                feed_forward=_build_feed_forward(config, parameters, prefix + "mlp."),
+            )
+        )
+    return Decoder(
+        embedding=embedding,
+        layers=layers,
+        final_norm=RmsNorm(parameters.take("model.norm.weight"), config.rms_norm_eps),
+        lm_head=Linear(embedding if config.tie_word_embeddings else parameters.take("lm_head.weight")),
+    )
+
+
+def fused_projection(parameters: Parameters, prefix: str, names: tuple[str, ...], has_bias: bool) -> Linear:
+    """Several projections of the same input as one."""
+    weight = parameters.take_fused(*(f"{prefix}{name}.weight" for name in names))
+    bias: torch.Tensor | None = None
+    if has_bias:
+        bias = parameters.take_fused(*(f"{prefix}{name}.bias" for name in names))
+    return Linear(weight, bias)
+
+
+def query_key_value(parameters: Parameters, layer: int, has_bias: bool) -> Linear:
+    """The fused projection to query, key and value heads of a layer."""
+    return fused_projection(parameters, f"model.layers.{layer}.self_attn.", ("q_proj", "k_proj", "v_proj"), has_bias)
+
+
+def attention_output(parameters: Parameters, layer: int, has_bias: bool = False) -> Linear:
+    """The projection of a layer's attention back to the hidden size."""
+    return fused_projection(parameters, f"model.layers.{layer}.self_attn.", ("o_proj",), has_bias)
+
+
+def _build_feed_forward(config: ModelConfig, parameters: Parameters, prefix: str) -> FeedForward:
+    return FeedForward(
+        gate_up=fused_projection(parameters, prefix, ("gate_proj", "up_proj"), config.mlp_bias),
+        down=fused_projection(parameters, prefix, ("down_proj",), config.mlp_bias),
+    )

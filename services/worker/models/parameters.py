@@ -1,0 +1,40 @@
+"""A model's weights by name while its layers are built."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+
+class WeightsError(Exception):
+    """Weights that do not fit the model's configuration; the message names the tensor."""
+
+
+class Parameters:
+    """Weights in the engine's dtype; each is taken once, so that a fused copy does not double the memory."""
+
+    def __init__(
+        self, weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+    ) -> None:
+        """weights: Hugging Face names and tensors of any float dtype. shapes: every name expected, with its shape.
+
+        Raises WeightsError on a missing, unexpected or misshapen tensor.
+        """
+        self._tensors: dict[str, Tensor] = {}
+        for name, tensor in weights:
+            if name not in shapes:
+                raise WeightsError(f"unexpected tensor {name}")
+            if tuple(tensor.shape) != shapes[name]:
+                raise WeightsError(f"{name} has shape {tuple(tensor.shape)}, the configuration asks for {shapes[name]}")
+            self._tensors[name] = tensor.to(dtype).contiguous()
+        missing = sorted(shapes.keys() - self._tensors.keys())
+        if missing:
+            raise WeightsError(f"{len(missing)} tensors are missing, the first is {missing[0]}")
+
+    def take(self, name: str) -> Tensor:
+        """The tensor of this name, which is not kept."""
+        return self._tensors.pop(name)
+
+    def take_fused(self, *names: str) -> Tensor:
+        """The tensors of these names below one another."""
+        return torch.cat([self._tensors.pop(name) for name in names])

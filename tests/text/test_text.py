@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from services.detokenizer.core.text_view import TextView, text_upto
+from services.detokenizer.core.text_view import MAX_RECENT, TextView, text_upto
 from services.detokenizer.core.token_logprobs import token_logprob
 from services.detokenizer.core.vocabulary import Vocabulary
 from shared.messages.pipeline import RowLogprobs
@@ -98,6 +98,26 @@ def test_rule_14_positions_are_prefixes_and_independent_of_splits(name: str, dat
     texts = [text_upto(VOCABULARIES[name], sampling, token_ids[:count]) for count in range(len(token_ids) + 1)]
     assert [view.text_upto(count) for count in range(len(token_ids) + 1)] == texts
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+
+
+@pytest.mark.parametrize("stops", [(), ("never there", "\n\n")])
+def test_long_texts_can_be_read_from_any_position(stops: tuple[str, ...]) -> None:
+    tokenizer, vocabulary = ALL["byte_level"], VOCABULARIES["byte_level"]
+    token_ids = tokenizer.encode("東京 is the capital. " * 200, add_special_tokens=False).ids
+    assert len(token_ids) > 3 * MAX_RECENT
+    sampling = Sampling(max_tokens=len(token_ids), stop=stops)
+    view = TextView(vocabulary, sampling)
+    view.feed(token_ids)
+    assert view.text == "東京 is the capital. " * 200
+    marks = [0, 1, MAX_RECENT - 1, MAX_RECENT, MAX_RECENT + 1, 2 * MAX_RECENT, len(token_ids) - 1, len(token_ids)]
+    for start in marks:
+        for stop in marks:
+            between = text_upto(vocabulary, sampling, token_ids[:stop])[len(view.text_upto(start)) :]
+            assert view.text_between(start, stop) == between
+    assert (
+        view.text_between(len(token_ids) - 2, len(token_ids) + 9)
+        == view.text[len(view.text_upto(len(token_ids) - 2)) :]
+    )
 
 
 def test_half_a_character_waits_and_comes_out_at_the_end() -> None:

@@ -13,6 +13,8 @@ from shared.endings import Endings
 from shared.messages.pipeline import EndReason
 from shared.messages.sampling import Sampling
 
+MAX_RECENT = 256
+
 
 class TextView:
     """Feed it a sequence's output token ids in order; it builds text and finds the end that they make.
@@ -24,12 +26,15 @@ class TextView:
     """
 
     __slots__ = (
+        "_base",
         "_endings",
+        "_first_characters",
+        "_held",
         "_include_stop",
         "_lengths",
-        "_max_stop_characters",
         "_offsets",
-        "_settled",
+        "_old",
+        "_recent",
         "_stops",
         "_stream",
         "end",
@@ -42,9 +47,13 @@ class TextView:
         self._stream = vocabulary.stream(sampling.skip_special_tokens)
         self._endings = Endings(sampling)
         self._stops = sampling.stop
-        self._max_stop_characters = max(map(len, sampling.stop), default=0)
+        self._first_characters = frozenset(stop[0] for stop in sampling.stop)
         self._include_stop = sampling.include_stop_str_in_output
-        self._settled = ""
+        # Text that readers may have: of the first _base tokens as one string, then one string per token.
+        self._old = ""
+        self._base = 0
+        self._recent: list[str] = []
+        self._held = ""
         self._lengths = array("I", [0])
         self._offsets: array[int] | None = array("I") if sampling.logprobs is not None else None
         self.num_tokens = 0
@@ -55,15 +64,18 @@ class TextView:
     @property
     def text(self) -> str:
         """The text that a reader may have now: text_upto(num_tokens)."""
-        return self._settled[: self._lengths[-1]]
+        return self._old + "".join(self._recent)
 
     def text_upto(self, position: int) -> str:
         """The text of the first `position` tokens."""
-        return self._settled[: self._length(position)]
+        return self.text_between(0, position)
 
     def text_between(self, start: int, stop: int) -> str:
         """What a reader at token position `start` lacks up to position `stop`."""
-        return self._settled[self._length(start) : self._length(stop)]
+        base = self._base
+        if start >= base:
+            return "".join(self._recent[start - base : max(0, stop - base)])
+        return self.text[self._length(start) : self._length(stop)]
 
     def offset(self, position: int) -> int:
         """Characters of text before the token at this position; only kept for requests with logprobs."""
@@ -84,43 +96,48 @@ class TextView:
     def _take(self, token_id: int) -> None:
         self.num_tokens += 1
         if self._offsets is not None:
-            self._offsets.append(len(self._settled))
+            self._offsets.append(self._lengths[-1] + len(self._held))
         reason = self._endings.after(token_id, self.num_tokens)
-        if reason is None or reason == "length" or self._include_stop:
-            num_seen = len(self._settled)
-            gained = self._stream.push(token_id)
-            if gained:
-                self._settled += gained
-            if self._stops and self._cut_at_stop(num_seen):
-                reason = "stop_string"
-        if reason is None:
-            held = num_held_back(self._recent(self._max_stop_characters), self._stops) if self._stops else 0
-            self._lengths.append(len(self._settled) - held)
-            return
-        if reason != "stop_string":
-            self._settled += self._stream.tail()
-        self.end, self.reason = self.num_tokens, reason
-        self._lengths.append(len(self._settled))
+        is_shown = reason is None or reason == "length" or self._include_stop
+        gained = self._stream.push(token_id) if is_shown else ""
+        if self._stops and is_shown:
+            gained = self._up_to_stop(gained)
+        if self.stop_string is not None:
+            reason = "stop_string"
+        elif reason is not None:
+            gained += self._held + self._stream.tail()
+            self._held = ""
+        if reason is not None:
+            self.end, self.reason = self.num_tokens, reason
+        self._append(gained)
 
-    def _recent(self, num_characters: int) -> str:
-        return self._settled[-num_characters:] if num_characters else ""
+    def _append(self, text: str) -> None:
+        self._recent.append(text)
+        self._lengths.append(self._lengths[-1] + len(text))
+        if len(self._recent) >= MAX_RECENT:
+            self._old += "".join(self._recent)
+            self._base += len(self._recent)
+            self._recent.clear()
 
-    def _cut_at_stop(self, num_seen: int) -> bool:
-        """Cut the text at a stop string that decode of the tokens so far holds and of one token less did not.
+    def _up_to_stop(self, gained: str) -> str:
+        """What may be sent of the text held back and the text just settled; the rest is held back.
 
-        num_seen: settled characters before the newest token. A stop string counts beyond the first min_tokens tokens.
+        A stop string counts beyond the first min_tokens tokens, if decode of the tokens so far holds it and decode of
+        one token less did not. None can begin before the text held back: that is all with which one may begin.
         """
-        if self.num_tokens <= self._endings.min_tokens:
-            return False
-        base = max(0, num_seen - self._max_stop_characters + 1)
-        window = self._settled[base:] + self._stream.tail()
-        found = find_stop(window, num_seen - base, self._stops)
-        if found is None:
-            return False
-        index, self.stop_string = found
-        cut = index + len(self.stop_string) if self._include_stop else index
-        self._settled = self._settled[:base] + window[:cut]
-        return True
+        tail = self._stream.tail()
+        if not self._held and not tail and self._first_characters.isdisjoint(gained):
+            return gained
+        settled = self._held + gained
+        if self.num_tokens > self._endings.min_tokens:
+            found = find_stop(settled + tail, len(self._held), self._stops)
+            if found is not None:
+                index, self.stop_string = found
+                self._held = ""
+                return (settled + tail)[: index + len(self.stop_string) if self._include_stop else index]
+        num_sent = len(settled) - num_held_back(settled, self._stops)
+        self._held = settled[num_sent:]
+        return settled[:num_sent]
 
 
 def text_upto(vocabulary: Vocabulary, sampling: Sampling, token_ids: Iterable[int]) -> str:

@@ -58,7 +58,9 @@ class StreamHub:
             self._subscriptions.append(await self._bus.subscribe(subject, handler))
 
     async def stop(self) -> None:
-        """Stop listening; streams get nothing more."""
+        """Stop listening; streams get nothing more. Harmless when repeated."""
+        if not self._is_open:
+            return
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()

@@ -23,6 +23,7 @@ from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
+NUM_PORT_TRIES = 20
 EXTRA_STOP_S = 5.0  # for the processes that come after a slow one
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -90,11 +91,22 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
 
 def _with_real_port(config: NodeConfig) -> NodeConfig:
     """The same with a port that is free now in place of 0. Raises NotPossible when a wanted one is taken."""
-    if config.port == 0:
-        return msgspec.structs.replace(config, port=free_port(config.host))
+    if config.port:
+        _check_ports(config)
+        return config
+    check_address(config.host, 0)
+    for _ in range(NUM_PORT_TRIES):
+        found = msgspec.structs.replace(config, port=free_port(config.host))
+        with contextlib.suppress(NotPossible):
+            _check_ports(found)
+            return found
+    raise NotPossible(f"no {config.gateways} free ports in a row on {config.host}")
+
+
+def _check_ports(config: NodeConfig) -> None:
+    """Raise NotPossible unless every gateway could listen."""
     for index in range(config.gateways):
         check_address(config.host, config.port + index)
-    return config
 
 
 async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ from deploy.node.nats_server import is_ready
 
 NATS_TIMEOUT_S = 5.0
 NATS_DEFAULT_PORT = 4222
+MAX_PORT = 65535
 
 
 class NotPossible(RuntimeError):
@@ -15,7 +16,9 @@ class NotPossible(RuntimeError):
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise NotPossible unless this process could listen there."""
+    """Raise NotPossible unless this process could listen there; port 0 asks for any."""
+    if port > MAX_PORT:
+        raise NotPossible(f"port {port} does not exist: the last one is {MAX_PORT}")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:

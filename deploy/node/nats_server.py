@@ -79,8 +79,9 @@ def command(config: Path) -> list[str]:
 
 def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
     """A TCP port that nobody listens on now: the preferred one if it is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (preferred, 0):
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))

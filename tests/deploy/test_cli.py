@@ -64,6 +64,23 @@ def test_up_says_which_port_is_taken(
     assert capsys.readouterr().err == f"tokenbus up: --port {port} on 127.0.0.1 is in use by another process\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--port", "65535", "--gateways", "2"], "65536"),
+        (["--port", "0", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--port", "0", "--host", "192.0.2.1"], "192.0.2.1"),
+    ],
+)
+def test_up_says_which_address_is_wrong(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["up", "--data-dir", str(tmp_path), *options]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
 def test_up_says_that_nats_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], server: ThreadingHTTPServer
 ) -> None:

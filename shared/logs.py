@@ -1,6 +1,6 @@
 """Logging of a process: structlog for our own events, the standard library's records through the same renderer.
 
-Prompts and generated text are never logged above DEBUG.
+Prompts and generated text are never logged above DEBUG, so tracebacks show no local variables.
 """
 
 import logging
@@ -23,9 +23,11 @@ def configure_logging(level: str, format: Format) -> None:
     ]
     render: list[Processor]
     if format == "json":
-        render = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        render = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
     else:
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)]
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=plain)]
     structlog.configure(
         processors=[*before, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -18,9 +18,6 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     model_repository: Annotated[
         str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")
     ] = ""
-    served_model_name: Annotated[
-        str, msgspec.Meta(description="name under which clients ask for it; empty: as model")
-    ] = ""
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"], msgspec.Meta(description="of weights and KV; auto: the model's own")
     ] = "auto"

@@ -142,7 +142,7 @@ class EngineThread:
             num_tokens=len(step.batch.token_ids) if step.batch is not None else 0,
             num_sequences=len(self._executor.table),
             step_s=step_s,
-            wait_s=wait_s if len(plan.sequences) > len(plan.plan.new) else None,
+            wait_s=wait_s if plan.num_sequences > len(plan.plan.new) else None,
         )
 
     def _compute(self, step: Step) -> tuple[StepOutput, dict[int, str]]:

@@ -1,41 +1,77 @@
-"""Prometheus metrics of the worker; vLLM's name where it has one."""
+"""Metrics of the worker: plain numbers while it works, Prometheus families when scraped, with vLLM's names."""
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 _STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAIT_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0)
 _TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-class WorkerMetrics:
-    """One per process; tests pass a registry of their own."""
+class Distribution:
+    """Counts by bucket, as Prometheus has them; bounds: upper ones, inclusive and ascending."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def family(self, name: str, text: str) -> Metric:
+        """As a histogram."""
+        total, buckets = 0, []
+        for bound, count in zip((*(str(float(bound)) for bound in self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self.sum)
+
+
+class WorkerMetrics(Collector):
+    """One per process; tests pass a registry of their own. messages_dropped counts by reason."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self.step_seconds = Histogram(
-            "tokenbus_worker_step_seconds", "Duration of one engine step", buckets=_STEP_S, registry=registry
+        self.step_seconds = Distribution(_STEP_S)
+        self.wait_seconds = Distribution(_WAIT_S)
+        self.iteration_tokens = Distribution(_TOKENS)
+        self.num_sequences = 0
+        self.num_frames_outstanding = 0
+        self.num_frames = 0
+        self.num_frames_resent = 0
+        self.num_rows = 0
+        self.num_row_errors = 0
+        self.num_epochs = 0
+        self.messages_dropped: Counter[str] = Counter()
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """All families of one scrape."""
+        yield self.step_seconds.family("tokenbus_worker_step_seconds", "Duration of one engine step.")
+        yield self.wait_seconds.family(
+            "tokenbus_worker_engine_wait_seconds", "Time the engine waited for the plan that continues its sequences."
         )
-        self.wait_seconds = Histogram(
-            "tokenbus_worker_engine_wait_seconds",
-            "Time the engine waited for the plan that continues its sequences",
-            buckets=_WAIT_S,
-            registry=registry,
+        yield self.iteration_tokens.family("vllm:iteration_tokens_total", "Tokens computed in one step.")
+        outstanding = "Frames not yet known to be in the log."
+        yield GaugeMetricFamily("tokenbus_worker_sequences", "Sequences held.", value=self.num_sequences)
+        yield GaugeMetricFamily("tokenbus_worker_frames_outstanding", outstanding, value=self.num_frames_outstanding)
+        for name, text, value in (
+            ("frames", "Frames sent for the first time.", self.num_frames),
+            ("frames_resent", "Frames sent again.", self.num_frames_resent),
+            ("rows", "Rows computed.", self.num_rows),
+            ("row_errors", "Sequences that could not be computed.", self.num_row_errors),
+            ("epochs", "Epochs opened by a leader.", self.num_epochs),
+        ):
+            yield CounterMetricFamily(f"tokenbus_worker_{name}", text, value=value)
+        dropped = CounterMetricFamily(
+            "tokenbus_worker_messages_dropped", "Messages that were not used.", labels=["reason"]
         )
-        self.iteration_tokens = Histogram(
-            "vllm:iteration_tokens_total", "Tokens computed in one step", buckets=_TOKENS, registry=registry
-        )
-        self.num_sequences = Gauge("tokenbus_worker_sequences", "Sequences held", registry=registry)
-        self.frames_outstanding = Gauge(
-            "tokenbus_worker_frames_outstanding",
-            "Frames not yet known to be in the log",
-            registry=registry,
-        )
-        self.frames_sent = Counter("tokenbus_worker_frames", "Frames sent for the first time", registry=registry)
-        self.frames_resent = Counter("tokenbus_worker_frames_resent", "Frames sent again", registry=registry)
-        self.rows = Counter("tokenbus_worker_rows", "Rows computed", registry=registry)
-        self.row_errors = Counter(
-            "tokenbus_worker_row_errors", "Sequences that could not be computed", registry=registry
-        )
-        self.epochs = Counter("tokenbus_worker_epochs", "Epochs opened by a leader", registry=registry)
-        self.messages_dropped = Counter(
-            "tokenbus_worker_messages_dropped", "Messages that were not used", ["reason"], registry=registry
-        )
+        for reason, count in sorted(self.messages_dropped.items()):
+            dropped.add_metric([reason], count)
+        yield dropped

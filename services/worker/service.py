@@ -164,10 +164,10 @@ class Worker:
         if verdict == "opened":
             self.window.open_epoch(message.epoch)
             self._finished = 0
-            self._metrics.epochs.inc()
+            self._metrics.num_epochs += 1
             self._host.log.info("epoch", epoch=message.epoch)
         elif verdict == "stale_epoch":
-            self._metrics.messages_dropped.labels(verdict).inc()
+            self._metrics.messages_dropped[verdict] += 1
         if self.queue.report_due:
             self.queue.report_due = False
             if self._opening != message.epoch:
@@ -181,7 +181,7 @@ class Worker:
         if verdict == "malformed":
             self._count_malformed("columns or parts of a plan do not fit each other")
             return
-        self._metrics.messages_dropped.labels(verdict).inc()
+        self._metrics.messages_dropped[verdict] += 1
         if verdict == "gap":
             gap = PlanGap(worker=self.name, epoch=self.queue.epoch, next_plan=self.queue.next_plan)
             self._bus.publish(subjects.plan_gap(self._config.shard), encode(gap))
@@ -202,7 +202,7 @@ class Worker:
             self._on_refused(str((ack.error or {}).get("description", "refused")))
             return
         self.window.on_stored(*place, ack.seq, self._loop.time())
-        self._metrics.frames_outstanding.set(self.window.num_outstanding)
+        self._metrics.num_frames_outstanding = self.window.num_outstanding
         self._feed()
 
     def _on_refused(self, reason: str) -> None:
@@ -258,13 +258,13 @@ class Worker:
         self.window.add(frame.step, data, self._loop.time())
         self._send_frame(frame.step, data)
         metrics = self._metrics
-        metrics.frames_sent.inc()
-        metrics.rows.inc(len(frame.positions) // 4)
-        metrics.row_errors.inc(len(frame.errors))
+        metrics.num_frames += 1
+        metrics.num_rows += len(frame.positions) // 4
+        metrics.num_row_errors += len(frame.errors)
         metrics.iteration_tokens.observe(done.num_tokens)
         metrics.step_seconds.observe(done.step_s)
-        metrics.num_sequences.set(done.num_sequences)
-        metrics.frames_outstanding.set(self.window.num_outstanding)
+        metrics.num_sequences = done.num_sequences
+        metrics.num_frames_outstanding = self.window.num_outstanding
         if done.wait_s is not None:
             metrics.wait_seconds.observe(done.wait_s)
 
@@ -287,7 +287,7 @@ class Worker:
     def _send_again(self, frames: list[Frame]) -> None:
         for frame in frames:
             self._send_frame(frame.step, frame.data)
-        self._metrics.frames_resent.inc(len(frames))
+        self._metrics.num_frames_resent += len(frames)
 
     @property
     def _is_idle(self) -> bool:
@@ -305,7 +305,7 @@ class Worker:
             finished=self._finished,
             idle=self._is_idle,
             leaving=self._leaving,
-            model=config.served_model_name or engine.model,
+            model=engine.model,
             model_version=engine.model_version,
             num_blocks=engine.num_blocks,
             block_size=engine.block_size,
@@ -319,7 +319,7 @@ class Worker:
     # ---- what others see --------------------------------------------------------------------------------------------
 
     def _count_malformed(self, detail: str) -> None:
-        self._metrics.messages_dropped.labels("malformed").inc()
+        self._metrics.messages_dropped["malformed"] += 1
         now_s = self._loop.time()
         if now_s >= self._next_complaint_s:
             self._next_complaint_s = now_s + COMPLAINT_S

@@ -8,61 +8,84 @@ from numpy.typing import NDArray
 
 from shared.messages.pipeline import StepPlan
 
+_PER_SEQUENCE = ("start", "num_scheduled", "num_given", "position", "num_new_blocks")
+
 
 class MalformedPlan(ValueError):
     """Columns that do not fit each other; nothing of the plan can be believed."""
 
 
 class PlanColumns:
-    """One whole plan over S scheduled sequences.
+    """One whole plan over S scheduled sequences. Arrays are made when they are asked for.
 
     sequences: uint64 [S]. start, num_scheduled, num_given, position, num_new_blocks: int32 [S]. token_ids: int32
     [sum of num_given]. new_blocks: int32 [sum of num_new_blocks]. forget: uint64. Raises MalformedPlan when lengths
     disagree, a count is negative or a sequence stands twice; plan_checks looks at each sequence's values.
+    known_unique: the sequences column of an earlier plan, which needs no second look.
     """
 
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, known_unique: bytes = b"") -> None:
         self.plan = plan
-        self.sequences = _column(plan.sequences, np.uint64)
-        self.start = _column(plan.start, np.int32)
-        self.num_scheduled = _column(plan.num_scheduled, np.int32)
-        self.num_given = _column(plan.num_given, np.int32)
-        self.position = _column(plan.position, np.int32)
-        self.num_new_blocks = _column(plan.num_new_blocks, np.int32)
-        self.token_ids = _column(plan.token_ids, np.int32)
-        self.new_blocks = _column(plan.new_blocks, np.int32)
-        self.forget = _column(plan.forget, np.uint64)
-        columns = (self.start, self.num_scheduled, self.num_given, self.position, self.num_new_blocks)
-        if any(len(column) != len(self.sequences) for column in columns):
+        self.epoch = plan.epoch
+        self.step = plan.step
+        self.num_sequences, odd_bytes = divmod(len(plan.sequences), 8)
+        lengths = {len(getattr(plan, name)) for name in _PER_SEQUENCE}
+        if odd_bytes or lengths != {4 * self.num_sequences} or len(plan.forget) % 8:
             raise MalformedPlan("columns differ in length")
-        if len(set(self.sequences.tolist())) != len(self.sequences):
+        if plan.sequences != known_unique and len(set(self.sequences.tolist())) != self.num_sequences:
             raise MalformedPlan("a sequence is scheduled twice")
-        _check_counts(self.num_given, self.token_ids, "token ids")
-        _check_counts(self.num_new_blocks, self.new_blocks, "new blocks")
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the plan."""
-        return self.plan.epoch
-
-    @property
-    def step(self) -> int:
-        """Step within the epoch, from 1."""
-        return self.plan.step
+        _check_counts(plan.num_given, plan.token_ids, "token ids")
+        _check_counts(plan.num_new_blocks, plan.new_blocks, "new blocks")
 
     @cached_property
-    def num_tokens(self) -> int:
-        """Tokens that the step would compute."""
-        return int(self.num_scheduled.sum())
+    def sequences(self) -> NDArray[np.uint64]:
+        """See the class."""
+        return np.frombuffer(self.plan.sequences, dtype=np.uint64)
+
+    @cached_property
+    def start(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.start, dtype=np.int32)
+
+    @cached_property
+    def num_scheduled(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.num_scheduled, dtype=np.int32)
+
+    @cached_property
+    def num_given(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.num_given, dtype=np.int32)
+
+    @cached_property
+    def position(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.position, dtype=np.int32)
+
+    @cached_property
+    def num_new_blocks(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.num_new_blocks, dtype=np.int32)
+
+    @cached_property
+    def token_ids(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.token_ids, dtype=np.int32)
+
+    @cached_property
+    def new_blocks(self) -> NDArray[np.int32]:
+        """See the class."""
+        return np.frombuffer(self.plan.new_blocks, dtype=np.int32)
+
+    @cached_property
+    def forget(self) -> NDArray[np.uint64]:
+        """See the class."""
+        return np.frombuffer(self.plan.forget, dtype=np.uint64)
 
 
-def _column(data: bytes, dtype: Any) -> NDArray[Any]:
-    try:
-        return np.frombuffer(data, dtype=dtype)
-    except ValueError as error:
-        raise MalformedPlan(str(error)) from None
-
-
-def _check_counts(counts: NDArray[np.int32], values: NDArray[np.int32], label: str) -> None:
-    if int(counts.sum(dtype=np.int64)) != len(values) or (len(counts) and int(counts.min()) < 0):
+def _check_counts(counts: bytes, values: bytes, label: str) -> None:
+    if not values and not any(counts):
+        return
+    numbers: NDArray[Any] = np.frombuffer(counts, dtype=np.int32)
+    if 4 * int(numbers.sum(dtype=np.int64)) != len(values) or not len(numbers) or int(numbers.min()) < 0:
         raise MalformedPlan(f"counts of {label} do not add up")

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.core.block_ledger import BlockLedger
+from services.worker.core.decode_run import DecodeRun
 from services.worker.core.plan_checks import find_bad_items
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.prefix_crc import extend_all
@@ -19,30 +20,41 @@ from shared.messages.pipeline import RowError, RowLogprobs, Rows
 
 @dataclass(slots=True)
 class Step:
-    """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks."""
+    """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks.
+    run: the decode run that this step goes on with, if it was foretold."""
 
     epoch: int
     number: int
     items: Items
     batch: StepInput | None
     errors: list[RowError]
+    run: DecodeRun | None = None
 
 
 class PlanExecutor:
-    """The worker's whole state of one epoch: sequences and what the KV blocks hold."""
+    """The worker's whole state of one epoch: sequences and what the KV blocks hold.
+
+    begin and finish alternate. While a decode run lasts, its sequences' columns are newer there than in the table.
+    """
 
     def __init__(self, worker: str, num_blocks: int, block_size: int, max_model_len: int, vocab_size: int) -> None:
         self.worker = worker
         self.ledger = BlockLedger(num_blocks)
         self.table = SequenceTable(self.ledger, block_size, max_model_len, vocab_size)
+        self._run: DecodeRun | None = None
+        self._last: tuple[Items, StepInput] | None = None
 
     def open_epoch(self) -> tuple[bytes, bytes]:
         """Drop all sequences; what full blocks still hold, as columns of a CacheReport."""
+        self._run = self._last = None
         self.table.clear()
         return self.ledger.report()
 
     def begin(self, plan: PlanColumns) -> Step:
         """Apply a plan to the sequences and lay out its step; a bad item costs its own sequence only."""
+        run = self._find_run(plan)
+        if run is not None:
+            return Step(plan.epoch, plan.step, run.items, run.advance(plan), [], run)
         table = self.table
         errors: list[RowError] = []
         for sequence in plan.forget.tolist():
@@ -67,6 +79,21 @@ class PlanExecutor:
         batch = build_step_input(items, table) if len(items) else None
         return Step(plan.epoch, plan.step, items, batch, errors)
 
+    def _find_run(self, plan: PlanColumns) -> DecodeRun | None:
+        """The run that this plan goes on with; one that it does not go on with ends here."""
+        if self._run is None and self._last is not None and not plan.plan.new and not plan.plan.forget:
+            items, batch = self._last
+            if len(items) == plan.num_sequences and DecodeRun.can_begin(self.table, items, batch):
+                self._run = DecodeRun(self.table, items, batch)
+        self._last = None
+        if self._run is not None and not self._run.is_foretold(plan):
+            self._end_run(self._run, self._run.batch.context_lens)
+        return self._run
+
+    def _end_run(self, run: DecodeRun, num_computed: NDArray[np.int32]) -> None:
+        run.flush(num_computed)
+        self._run = None
+
     def finish(self, step: Step, output: StepOutput, failed: dict[int, str] | None = None) -> Rows:
         """Take the engine's output into the sequences and lay out the frame.
 
@@ -74,6 +101,11 @@ class PlanExecutor:
         """
         if step.batch is None:
             return Rows(worker=self.worker, epoch=step.epoch, step=step.number, errors=step.errors)
+        if step.run is not None:
+            tokens = output.tokens.astype(np.int32, copy=False)
+            if not (failed or output.errors) and int(tokens.view(np.uint32).max()) < self.table.vocab_size:
+                return self._finish_foretold(step, step.run, tokens, output.logprobs)
+            self._end_run(step.run, step.items.start)
         errors = self._drop_failed(step, output, failed or {})
         self._extend(step.items, step.batch)
         rows = np.arange(len(step.batch.sampled))
@@ -81,6 +113,7 @@ class PlanExecutor:
             step.errors.extend(errors)
             alive = ~self.table.finished[step.items.slots[step.batch.sampled]]
             rows = rows[alive]
+        self._last = step.items, step.batch
         return self._frame(step, output, rows, step.batch.sampled[rows])
 
     def _frame(self, step: Step, output: StepOutput, rows: NDArray[np.int64], sampled: NDArray[np.int32]) -> Rows:
@@ -100,6 +133,28 @@ class PlanExecutor:
             tokens=tokens.tobytes(),
             prefix_hashes=prefix_hashes.tobytes(),
             logprobs=logprobs,
+            errors=step.errors,
+        )
+
+    def _finish_foretold(
+        self, step: Step, run: DecodeRun, tokens: NDArray[np.int32], logprobs: list[RowLogprobs | None]
+    ) -> Rows:
+        """finish for a step of a run, without errors."""
+        for index in run.extend().tolist():
+            position = int(run.batch.positions[index])
+            self._fill_block(int(run.slots[index]), position, int(run.prefix_hashes[index]))
+        if not run.add_outputs(tokens):
+            self._end_run(run, run.batch.context_lens)
+            self.table.add_outputs(run.slots, tokens)
+        return Rows(
+            worker=self.worker,
+            epoch=step.epoch,
+            step=step.number,
+            sequences=run.key,
+            positions=step.items.position.tobytes(),
+            tokens=tokens.tobytes(),
+            prefix_hashes=run.prefix_hashes.tobytes(),
+            logprobs=logprobs if any(entry is not None for entry in logprobs) else [],
             errors=step.errors,
         )
 

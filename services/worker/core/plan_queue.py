@@ -26,6 +26,7 @@ class PlanQueue:
         self.next_plan = 1
         self.report_due = False
         self._parts: dict[int, StepPlan] = {}
+        self._known_unique = b""
         self._ready: deque[PlanColumns] = deque()
 
     @property
@@ -76,8 +77,10 @@ class PlanQueue:
         parts = [self._parts[index] for index in range(part.num_parts)]
         self._parts.clear()
         try:
-            self._ready.append(PlanColumns(parts[0] if len(parts) == 1 else join_plans(parts)))
+            plan = PlanColumns(parts[0] if len(parts) == 1 else join_plans(parts), self._known_unique)
         except (MalformedPlan, WireError):
             return "malformed"
+        self._known_unique = plan.plan.sequences
+        self._ready.append(plan)
         self.next_plan += 1
         return "taken"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
 from shared.messages.pipeline import RowLogprobs
 
+_ALL_BITS = 2**64 - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -51,6 +52,7 @@ class FakeEngine:
         self._step_s = step_s
         self._mode = mode
         self._token_ids = token_ids
+        self._wishes = _Wishes([])
         self._entropy = np.random.Generator(np.random.SFC64())
 
     def warm_up(self) -> None:
@@ -59,24 +61,25 @@ class FakeEngine:
     def step(self, batch: StepInput) -> StepOutput:
         """Draw one token a row, then sleep until the step's time is over."""
         until_s = time.perf_counter() + self._step_s
-        keys = self._keys(batch.rows)
+        if batch.rows is not self._wishes.rows:
+            self._wishes = _Wishes(batch.rows)
+        wishes = self._wishes
+        keys = self._keys(wishes)
         tokens = self._token_ids[keys % np.uint64(len(self._token_ids))]
+        for row in wishes.narrowed:
+            tokens[row] = self._narrowed(int(keys[row]), batch.rows[row])
         logprobs: list[RowLogprobs | None] = []
-        for row, (key, wish) in enumerate(zip(keys.tolist(), batch.rows, strict=True)):
-            if wish.sampling.allowed_token_ids or wish.sampling.bad_token_ids:
-                tokens[row] = self._narrowed(key, wish)
-        if any(row.sampling.logprobs is not None for row in batch.rows):
+        if wishes.has_logprobs:
             logprobs = [self._logprobs(int(token), row) for token, row in zip(tokens, batch.rows, strict=True)]
         time.sleep(max(0.0, until_s - time.perf_counter()))
         return StepOutput(tokens, logprobs)
 
-    def _keys(self, rows: list[RowSampling]) -> NDArray[np.uint64]:
+    def _keys(self, wishes: "_Wishes") -> NDArray[np.uint64]:
         """uint64 [R]: a hash of (seed, position), or entropy."""
         if self._mode == "chained":
-            return self._entropy.integers(0, 2**64, len(rows), dtype=np.uint64)
-        seeds = np.array([row.sampling.seed & 0xFFFFFFFFFFFFFFFF for row in rows], dtype=np.uint64)
-        positions = np.array([row.position for row in rows], dtype=np.uint64)
-        return _mix(_mix(seeds) + positions)
+            return self._entropy.integers(0, 2**64, len(wishes.rows), dtype=np.uint64)
+        positions = np.array([row.position for row in wishes.rows], dtype=np.uint64)
+        return _mix(wishes.seeds + positions)
 
     def _narrowed(self, key: int, row: RowSampling) -> int:
         """A token for a request that narrows the choice; all of them bad leaves the choice as it was."""
@@ -94,6 +97,17 @@ class FakeEngine:
         top_ids = (token, *others)[:wanted]
         halves = tuple(-(rank + 1) * float(np.log(2.0)) for rank in range(len(top_ids)))
         return RowLogprobs(-float(np.log(2.0)), 1, top_ids, halves)
+
+
+class _Wishes:
+    """What rows ask for, looked up once for as long as the same list of them comes."""
+
+    def __init__(self, rows: list[RowSampling]) -> None:
+        self.rows = rows
+        self.seeds = _mix(np.array([row.sampling.seed & _ALL_BITS for row in rows], dtype=np.uint64))
+        narrow = (bool(row.sampling.allowed_token_ids or row.sampling.bad_token_ids) for row in rows)
+        self.narrowed = [index for index, is_narrow in enumerate(narrow) if is_narrow]
+        self.has_logprobs = any(row.sampling.logprobs is not None for row in rows)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -69,7 +69,7 @@ def prepare(
     )
     request = Request(
         request_id=request_id,
-        model=model.name,
+        model=model.root,
         model_version=model.version,
         prompt_token_ids=pack_tokens(token_ids),
         sampling=sampling,

@@ -18,7 +18,10 @@ class ModelLoadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """name: what clients ask for. max_model_len in tokens; eos_token_ids end a sequence. created: Unix seconds."""
+    """name: what clients ask for. root: the model in the repository, by which all other services know it.
+
+    max_model_len in tokens; eos_token_ids end a sequence; created: Unix seconds.
+    """
 
     name: str
     version: str

@@ -194,7 +194,7 @@ def _table(*columns: str) -> Table:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    return str(error)
 
 
 def _size(num_bytes: int) -> str:

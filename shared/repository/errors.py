@@ -4,7 +4,13 @@ from pathlib import Path
 
 
 class ModelError(Exception):
-    """A model that cannot be added, opened or read. The message is fit for the user, on one line."""
+    """A model that cannot be added, opened or read.
+
+    The message is fit for the user: one line, with whatever a hostile file could draw on a terminal shown as escapes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class ModelNotFound(ModelError):
@@ -20,7 +26,7 @@ class BadModelFile(ModelError):
     def __init__(self, file: Path, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
         self.file = file
-        self.reason = reason
+        self.reason = one_line(reason)
 
 
 class UnsupportedModel(BadModelFile):
@@ -29,3 +35,8 @@ class UnsupportedModel(BadModelFile):
 
 class ChecksumMismatch(BadModelFile):
     """A file of the repository whose size or SHA-256 differs from its manifest."""
+
+
+def one_line(text: str) -> str:
+    """The text with every character that is not printable as its escape."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -49,10 +49,10 @@ _LLAMA3_LOW, _LLAMA3_HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192
 def gguf_architecture(gguf: GgufFile) -> str:
     """general.architecture, a key of GGUF_ARCHITECTURES. Raises UnsupportedModel for another one."""
     name = gguf.metadata.get("general.architecture")
-    if name not in GGUF_ARCHITECTURES:
+    if not isinstance(name, str) or name not in GGUF_ARCHITECTURES:
         known = ", ".join(sorted(GGUF_ARCHITECTURES))
         raise UnsupportedModel(gguf.path, f"unknown architecture {str(name)[:60]}; known architectures: {known}")
-    return str(name)
+    return name
 
 
 def gguf_config(gguf: GgufFile) -> ModelConfig:
@@ -161,7 +161,10 @@ def _uniform(gguf: GgufFile, key: str, value: Any) -> Any:
 
 def _decimal(value: Any) -> Any:
     """A float32 as the shortest decimal number that rounds to it: 1e-05 rather than 9.99999974e-06."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    with np.errstate(over="ignore"):  # beyond float32 it is infinite, which no field allows
+        return float(str(np.float32(value)))
 
 
 def _refuse_extensions(metadata: Mapping[str, Any], architecture: str, gguf: GgufFile) -> None:

@@ -3,10 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.repository.config import ModelConfig
-from shared.repository.errors import BadModelFile
+from shared.repository.config import ARCHITECTURES, ModelConfig
+from shared.repository.errors import BadModelFile, UnsupportedModel
 from shared.repository.json_file import read_bounded
-from shared.repository.manifest import TEMPLATE_FILE, TOKENIZER_FILE, Manifest, check_file, check_size, read_manifest
+from shared.repository.manifest import (
+    MANIFEST_FILE,
+    TEMPLATE_FILE,
+    TOKENIZER_FILE,
+    Manifest,
+    check_file,
+    check_size,
+    read_manifest,
+)
 from shared.repository.progress import ByteCounter, Progress, no_progress
 
 
@@ -31,6 +39,10 @@ class StoredModel:
         manifest = read_manifest(folder)
         if (manifest.name, manifest.version) != (folder.parent.name, folder.name):
             raise BadModelFile(folder, f"holds {manifest.name[:80]} version {manifest.version[:20]}")
+        if manifest.config.architecture not in ARCHITECTURES:
+            known = ", ".join(sorted(ARCHITECTURES))
+            reason = f"unknown architecture {manifest.config.architecture[:60]}; known architectures: {known}"
+            raise UnsupportedModel(folder / MANIFEST_FILE, reason)
         for name, entry in manifest.files.items():
             check = check_size if name in manifest.weight_files else check_file
             check(folder, name, entry)

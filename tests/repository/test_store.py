@@ -1,8 +1,8 @@
 """Versions appear whole, never change, and a damaged one does not stop an older one from serving."""
 
 import hashlib
-import multiprocessing
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,22 +231,19 @@ def test_remove(tmp_path: Path, repository: ModelRepository) -> None:
         repository.remove("tiny")
 
 
-def add_in_another_process(root: Path, folder: Path) -> None:
-    ModelRepository(root).add(inspect_path(folder), "tiny")
-
-
 def test_adding_at_the_same_time(tmp_path: Path, repository: ModelRepository) -> None:
-    folders = [
-        make_tiny_model(tmp_path / f"source-{seed}", "LlamaForCausalLM", seed=seed, num_hidden_layers=1)
-        for seed in (1, 2, 3)
+    command = [sys.executable, "-m", "deploy.cli.main", "model", "add", "--name", "tiny"]
+    command += ["--model-repository", str(repository.root)]
+    processes = [
+        subprocess.Popen([*command, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for folder in (
+            make_tiny_model(tmp_path / f"source-{seed}", "LlamaForCausalLM", seed=seed, num_hidden_layers=1)
+            for seed in (1, 2, 3)
+        )
     ]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=add_in_another_process, args=(repository.root, folder)) for folder in folders]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    told = [process.communicate()[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sorted(text.split(" (")[0] for text in told) == [f"Added tiny version {number}" for number in (2, 3, 4)]
     assert repository.versions("tiny") == ["1", "2", "3", "4"]
     for version in repository.versions("tiny"):
         repository.open("tiny", version).verify()

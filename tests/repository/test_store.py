@@ -1,6 +1,7 @@
 """Versions appear whole, never change, and a damaged one does not stop an older one from serving."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, processors
 
 from shared.repository.errors import BadModelFile, ChecksumMismatch, ModelError, ModelNotFound
 from shared.repository.inspect import default_name, inspect_path
@@ -62,6 +64,24 @@ def test_what_a_service_reads(tmp_path: Path, repository: ModelRepository) -> No
     assert model.generation_defaults == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     assert not model.add_bos_token
     assert model.tokenizer_file.is_file()
+
+
+@pytest.mark.parametrize("with_bos", [False, True])
+def test_add_bos_token_is_what_the_tokenizer_does(tmp_path: Path, with_bos: bool) -> None:
+    """tokenizer_config.json may say anything; what counts is whether encoding puts BOS first."""
+    folder = make_tiny_model(tmp_path / "source", "LlamaForCausalLM", num_hidden_layers=1)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if with_bos:
+        bos = ("<|endoftext|>", 0)
+        tokenizer.post_processor = processors.TemplateProcessing(single=[bos[0], "$A"], special_tokens=[bos])
+        tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "add_bos_token": not with_bos}))
+    model = ModelRepository(tmp_path / "models").add(inspect_path(folder), "tiny")
+    stored = Tokenizer.from_file(str(model.tokenizer_file))
+    assert model.add_bos_token == with_bos
+    assert stored.encode("Paris").ids.count(0) == int(with_bos)
+    assert stored.encode("Paris", add_special_tokens=False).ids.count(0) == 0
 
 
 def test_source_files_and_sums_are_kept(tmp_path: Path, repository: ModelRepository) -> None:

@@ -36,10 +36,10 @@ class AnswerTimes(msgspec.Struct):
         return (self.num_tokens - 1) / (self.last - self.first)
 
     def summary(self) -> str:
-        """One line, e.g. `8 tokens, first after 182 ms, then 41.2 tokens/s`."""
+        """One line, e.g. `8 tokens, time to first token 182 ms, then 41.2 tokens/s`."""
         parts = [f"{self.num_tokens} token{'' if self.num_tokens == 1 else 's'}"]
         if self.ttft_s is not None:
-            parts.append(f"first after {self.ttft_s * 1000:.0f} ms")
+            parts.append(f"time to first token {self.ttft_s * 1000:.0f} ms")
         if self.tokens_per_s is not None:
             parts.append(f"then {self.tokens_per_s:.1f} tokens/s")
         return ", ".join(parts)
@@ -58,7 +58,8 @@ class AnswerPrinter:
         self._write(text)
 
     def on_end(self, num_tokens: int) -> str:
-        """The answer is whole; the summary."""
+        """The answer is whole; the summary. The last token, EOS, brings no text: it comes now."""
+        self.times.last = time.monotonic()
         self.times.num_tokens = num_tokens
         self._write("\n")
         return self.times.summary()

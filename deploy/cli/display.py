@@ -35,7 +35,8 @@ class NodeDisplay:
         self._console.print(f"{process} died ({how}), starting it again {_when(delay_s)}", style="yellow")
 
     def on_stopping(self, role: str) -> None:
-        self._show(f"Stopping {role}")
+        if self._status is not None:
+            self._status.update(f"Stopping {role}")
 
     def _show(self, text: str) -> None:
         if self._status is not None:

@@ -133,7 +133,7 @@ def test_ask_over_http(server: ThreadingHTTPServer, capsys: pytest.CaptureFixtur
     assert ask(server, "what", "now") == 0
     captured = capsys.readouterr()
     assert captured.out == "what now!\n"
-    assert captured.err.startswith("2 tokens, first after ")
+    assert captured.err.startswith("2 tokens, time to first token ")
 
 
 @pytest.mark.parametrize(("model", "words"), [("bad", "no model bad"), ("torn", "broke off")])
@@ -154,7 +154,7 @@ def test_summary_of_an_answer() -> None:
     times.on_piece(10.182)
     times.on_piece(10.682)
     times.num_tokens = 21
-    assert times.summary() == "21 tokens, first after 182 ms, then 40.0 tokens/s"
+    assert times.summary() == "21 tokens, time to first token 182 ms, then 40.0 tokens/s"
     assert AnswerTimes(asked=1.0).summary() == "0 tokens"
 
 

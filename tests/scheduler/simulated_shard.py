@@ -178,13 +178,18 @@ class SimulatedShard:
             self.execute(name)
             self.fold_frame(name)
 
-    def run(self, max_turns: int = 400) -> int:
-        """Until every sequence has its end; how many turns it took."""
-        for turn in range(max_turns):
-            if not self.live:
-                return turn
+    def run(self, patience: int = 200) -> None:
+        """Until every sequence has its end; some token must be folded every so many turns."""
+        num_idle_turns = 0
+        while self.live:
+            before = self._progress()
             self.turn()
-        raise AssertionError(f"{len(self.live)} sequences still live: {self.scheduler.check_integrity()}")
+            num_idle_turns = 0 if self._progress() > before else num_idle_turns + 1
+            assert num_idle_turns < patience, f"{len(self.live)} sequences stand still"
+
+    def _progress(self) -> int:
+        tokens = sum(len(state.tokens) for state in self.fold.sequences.values())
+        return tokens + len(self.fold.sequences) - len(self.live)
 
     def check(self) -> None:
         """What must hold at any time."""

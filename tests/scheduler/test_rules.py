@@ -222,19 +222,38 @@ def test_rule_20_sequences_of_a_dead_worker_run_alone_first() -> None:
     bystander = submit(shard, PROMPT, 30)
     shard.join("b", num_blocks=64)
     alone: list[int] = []
-    while len(alone) < 3:
+    with_others: set[int] = set()
+    while not {state.id for state in states} <= with_others:
+        in_flight = list(shard.outstanding["b"].values())
         plan = shard.schedule("b")
         if plan is None:
             shard.execute("b")
             shard.fold_frame("b")
-        elif bystander.id not in numbers(plan) and not set(alone) & set(numbers(plan)):
-            assert len(numbers(plan)) == 1
-            assert list(shard.outstanding["b"]) == [plan.step], "a solo step is the only one in flight"
+        elif len(numbers(plan)) == 1 and numbers(plan) != [bystander.id]:
+            assert not in_flight, "nothing else is in flight with a solo step"
             alone += numbers(plan)
+        else:
+            assert all(bystander.id in step for step in in_flight), "nor is anything planned behind one"
+            with_others.update(numbers(plan))
+            assert with_others <= {*alone, bystander.id}
     assert alone == [state.id for state in states]
     shard.run()
     shard.check()
     assert all(len(state.tokens) == 30 for state in [*states, bystander])
+
+
+def test_rule_20_a_suspect_that_ends_lets_the_next_one_run() -> None:
+    shard = shard_of("a")
+    first, second = submit(shard, [100] * 40, 9), submit(shard, [101] * 40, 9)
+    shard.schedule("a")
+    shard.schedule("a")
+    shard.fence("a", died=True)
+    shard.join("b", num_blocks=64)
+    assert numbers(shard.schedule("b")) == [first.id]
+    shard.end(first, "cancel")
+    shard.run()
+    shard.check()
+    assert len(second.tokens) == 9
 
 
 def test_rule_20_two_deaths_alone_are_quarantined_and_others_go_on() -> None:
@@ -272,6 +291,25 @@ def test_rule_20_a_row_folded_alone_clears_the_suspicion() -> None:
     assert not shard.verdicts
     shard.run()
     assert len(state.tokens) == 12
+
+
+def test_rule_20_a_suspect_may_be_preempted_before_its_turn() -> None:
+    shard = SimulatedShard(watermark=0.0)
+    shard.join("a")
+    suspect = submit(shard, [101] * 12, 4, priority=1)
+    shard.schedule("a")
+    shard.fence("a", died=True)
+    shard.join("b", num_blocks=6, max_num_batched_tokens=64)
+    urgent = submit(shard, [100] * 11, 12)
+    assert numbers(shard.schedule("b")) == [suspect.id]
+    shard.execute("b")
+    shard.workers["b"].frames[0] = Rows(worker="b", epoch=shard.workers["b"].epoch, step=1)
+    shard.fold_frame("b")
+    while not urgent.tokens:
+        shard.turn()
+    shard.run()
+    shard.check()
+    assert (len(suspect.tokens), len(urgent.tokens)) == (4, 12)
 
 
 def test_a_row_error_ends_only_its_sequence() -> None:

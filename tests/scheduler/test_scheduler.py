@@ -104,6 +104,23 @@ def test_the_lowest_priority_latest_sequence_is_preempted_and_comes_back_first()
     assert seen == [usual[1].id, later.id]
 
 
+def test_a_prompt_that_loses_its_blocks_in_a_step_is_not_in_that_step() -> None:
+    shard = SimulatedShard(watermark=0.0)
+    shard.join("w", num_blocks=8, max_num_batched_tokens=4)
+    stream = submit(shard, [100] * 4, 20)
+    shard.turn()
+    long = submit(shard, [101] * 24, 2)
+    while not shard.scheduler.num_preemptions:
+        plan = shard.schedule("w")
+        if plan is None:
+            shard.execute("w")
+            shard.fold_frame("w")
+    assert set(scheduled(plan)) == {stream.id}
+    shard.run()
+    shard.check()
+    assert len(long.tokens) == 2
+
+
 def test_admission_leaves_the_watermark_free() -> None:
     shard = SimulatedShard(watermark=0.25)
     shard.join("w", num_blocks=12, max_num_batched_tokens=64)
@@ -286,6 +303,19 @@ def test_max_model_len_ends_a_sequence_by_length() -> None:
     assert (state.end, state.reason) == (4, "length")
     assert [(verdict.sequence.id, verdict.reason) for verdict in shard.verdicts] == [(state.id, "length")]
     shard.check()
+
+
+def test_max_model_len_reached_by_rows_in_flight_of_a_moved_sequence() -> None:
+    shard = SimulatedShard()
+    shard.join("old", num_blocks=64, max_model_len=12)
+    state = submit(shard, PROMPT, 100)
+    shard.schedule("old")
+    shard.schedule("old")
+    shard.join("new", num_blocks=64, max_model_len=12)
+    shard.scheduler.set_accepting("old", False)
+    shard.run()
+    shard.check()
+    assert (state.end, state.reason) == (2, "length")
 
 
 def test_max_model_len_reached_before_a_take_over_is_found_by_the_next_leader() -> None:

@@ -28,7 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         seed=st.integers(0, 2**16),
         num_blocks=st.integers(4, 16),
-        budget=st.sampled_from([3, 8, 16]),
+        budget=st.sampled_from([4, 8, 16]),
         max_num_seqs=st.sampled_from([2, 8]),
         caching=st.booleans(),
         watermark=st.sampled_from([0.0, 0.2]),
@@ -55,6 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_joined += 1
         self.shard.join(f"w{self.num_joined}", **self.limits)
 
+    @precondition(lambda self: len(self.shard.live) < 12)
     @rule(requests=st.lists(REQUESTS, min_size=1, max_size=4))
     def submit(self, requests: list[dict[str, Any]]) -> None:
         for request in requests:
@@ -90,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.shard.end(state, "cancel")
 
     @rule(
-        kind=st.sampled_from(["fence", "death", "take_over", "join", "leave", "leave", "stay", "lose_row"]),
+        kind=st.sampled_from(["fence", "death", "death", "take_over", "join", "leave", "stay", "lose_row"]),
         index=st.integers(0, 2),
         victim=st.integers(0, 50),
     )
@@ -128,8 +129,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=200,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -41,18 +41,19 @@ def refused(generate: GenerateRequest, **options: Any) -> RequestError:
     return caught.value
 
 
-def test_a_completion() -> None:
-    request = prepared(ask(params={"max_tokens": 5, "seed": 9}, priority=3, cache_salt="s", deadline_s=10))
-    assert unpack_tokens(request.prompt_token_ids).tolist() == TOKENIZER.encode("The capital").ids
-    assert (request.request_id, request.model, request.model_version) == (REQUEST_ID, "tiny", "1")
-
-
 def test_the_log_names_the_repositorys_model_not_the_served_alias() -> None:
     alias = served_model(name="alias", root="tiny")
     request, _ = prepare(
         ask(model="alias"), {"alias": alias}, request_id=REQUEST_ID, worker_max_model_len=0, now_s=NOW_S
     )
     assert request.model == "tiny"
+
+
+def test_a_completion() -> None:
+    request = prepared(ask(params={"max_tokens": 5, "seed": 9}, priority=3, cache_salt="s", deadline_s=10))
+    assert unpack_tokens(request.prompt_token_ids).tolist() == TOKENIZER.encode("The capital").ids
+    assert (request.request_id, request.model, request.model_version) == (REQUEST_ID, "tiny", "1")
+
     assert (request.sampling.max_tokens, request.sampling.seed, request.sampling.temperature) == (5, 9, 0.5)
     assert (request.sampling.eos_token_ids, request.priority, request.cache_salt) == ((2,), 3, "s")
     assert (request.created_ns, request.deadline_ns) == (int(NOW_S * 1e9), int((NOW_S + 10) * 1e9))

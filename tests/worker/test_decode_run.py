@@ -81,6 +81,34 @@ def test_eos_ends_it_at_once() -> None:
     assert rows_of(frames[3])[1].token == 5
 
 
+def test_min_tokens_holds_in_it() -> None:
+    executor, engine = make_executor(), MemoryEngine()
+    leader = SmallLeader(BLOCK_SIZE)
+    leader.open_epoch(1)
+    leader.add(Planned(1, [10, 11], Sampling(max_tokens=9, min_tokens=5, eos_token_ids=(5,))))
+    engine.next_token = lambda context: 5
+    frames = [run_short(executor, engine, plan)[0] for plan in plans_of(leader, 6)]
+    assert [len(rows_of(frame)) for frame in frames] == [1] * 6
+    assert executor.table.num_unfinished == 0, "the sixth may be EOS"
+
+
+def test_a_spare_block_is_used_before_a_new_one() -> None:
+    """A leader may give blocks early; then a new block is not the next one to be filled."""
+    executor, engine = make_executor(), MemoryEngine()
+    engine.next_token = lambda context: 20 + len(context)
+    new = SmallLeader(BLOCK_SIZE)._load(Planned(1, [10], Sampling(max_tokens=20)))
+    given = {1: [7, 8], 5: [9]}
+    num_foretold = 0
+    for step in range(1, 12):
+        item = Item(1, step - 1, 1, [10] if step == 1 else [], step - 1, given.get(step, []))
+        frame, was_foretold = run_short(executor, engine, make_plan(1, step, [item], [new] if step == 1 else []))
+        assert (len(rows_of(frame)), frame.errors) == (1, [])
+        num_foretold += was_foretold
+    blocks = [int(batch.slot_mapping[0]) // BLOCK_SIZE for batch in engine.batches]
+    assert blocks == [7] * 4 + [8] * 4 + [9] * 3
+    assert num_foretold > 4
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [

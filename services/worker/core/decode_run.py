@@ -69,7 +69,8 @@ class DecodeRun:
         if int(blocks.min()) < 0 or int(blocks.max()) >= self._table.ledger.num_blocks:
             return False
         has_none_spare = num_blocks * self._table.block_size == self.batch.context_lens
-        return columns.num_new_blocks.tolist() == is_full.tolist() == (is_full & has_none_spare).tolist()
+        wanted: list[bool] = (is_full & has_none_spare).tolist()
+        return bool(is_full.tolist() == wanted == columns.num_new_blocks.tolist())
 
     def advance(self, columns: PlanColumns) -> StepInput:
         """Columns of the foretold step."""

@@ -1,0 +1,166 @@
+"""The worker's core under the real scheduler's plans and the real fold: prefix hits, preemption, moves, new epochs."""
+
+from collections import deque
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.scheduler.core.scheduler import Scheduler
+from services.worker.core.plan_executor import PlanExecutor
+from services.worker.core.plan_queue import PlanQueue
+from services.worker.engine.interface import StepOutput
+from shared.block_hash import HASH_BYTES
+from shared.log.fold import Fold
+from shared.log.state import SequenceState
+from shared.messages.codec import encode
+from shared.messages.control import WorkerHeartbeat
+from shared.messages.packed import INT32, pack, unpack_tokens
+from shared.messages.pipeline import EpochStart, Fence, Request, Rows
+from shared.messages.plan_parts import split_plan
+from shared.messages.sampling import Sampling
+from tests.worker.engines import BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, MemoryEngine, continuation
+from tests.worker.plans import rows_of
+
+NUM_BLOCKS = 20
+EOS = tuple(range(0, VOCAB_SIZE, 125))
+
+
+class Node:
+    """A worker without its bus."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.executor = PlanExecutor(name, NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE)
+        self.engine = MemoryEngine()
+        self.queue = PlanQueue()
+        self.frames: deque[Rows] = deque()
+
+    def heartbeat(self) -> WorkerHeartbeat:
+        return WorkerHeartbeat(
+            worker=self.name,
+            epoch=self.queue.epoch,
+            next_plan=self.queue.next_plan,
+            started=0,
+            finished=0,
+            idle=True,
+            leaving=False,
+            model="m",
+            model_version="1",
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=6,
+            max_num_batched_tokens=12,
+            max_model_len=64,
+        )
+
+    def compute(self) -> None:
+        plan = self.queue.take()
+        if plan is None:
+            return
+        step = self.executor.begin(plan)
+        output = StepOutput(np.zeros(0, dtype=np.int32)) if step.batch is None else self.engine.step(step.batch)
+        self.frames.append(self.executor.finish(step, output))
+
+
+class Shard:
+    """Scheduler, fold and two workers; every record and every plan goes through its wire form."""
+
+    def __init__(self) -> None:
+        self.fold = Fold()
+        self.scheduler = Scheduler()
+        self.nodes = [Node("a"), Node("b")]
+        self.num_errors = 0
+        self.append("fence", Fence(kind="takeover", leader="test"))
+        for node in self.nodes:
+            self.open_epoch(node)
+
+    def append(self, kind: str, record: Fence | Request | Rows) -> list[SequenceState]:
+        return self.fold.apply(kind, encode(record), self.fold.seq + 1, 0).sequences
+
+    def open_epoch(self, node: Node) -> None:
+        epoch = self.fold.epoch_of(node.name)
+        assert node.queue.on_epoch_start(EpochStart(epoch=epoch)) == "opened"
+        node.frames.clear()
+        blocks, hashes = node.executor.open_epoch()
+        names = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
+        self.scheduler.add_worker(node.heartbeat(), epoch, zip(unpack_tokens(blocks), names, strict=True))
+
+    def ask(self, number: int, prompt: list[int], max_tokens: int) -> None:
+        request = Request(
+            request_id=f"{number:032x}",
+            model="m",
+            model_version="1",
+            prompt_token_ids=pack(INT32, prompt),
+            sampling=Sampling(max_tokens=max_tokens, eos_token_ids=EOS),
+            deadline_ns=2**62,
+        )
+        for sequence in self.append("req", request):
+            assert self.scheduler.add(sequence) is None
+
+    def plan(self, node: Node) -> None:
+        while (plan := self.scheduler.schedule(node.name)) is not None:
+            for part in split_plan(plan, 500):
+                assert node.queue.on_plan(part) == "taken"
+
+    def store(self, node: Node) -> None:
+        if not node.frames:
+            return
+        frame = node.frames.popleft()
+        self.num_errors += len(frame.errors)
+        ended = [sequence for sequence in self.append("out", frame) if sequence.end is not None]
+        self.scheduler.update(node.name, frame.step)
+        for sequence in ended:
+            self.scheduler.end(sequence.id)
+        assert len(rows_of(frame)) <= 6
+
+    def fence(self, node: Node) -> None:
+        self.append("fence", Fence(kind="worker", leader="test", worker=node.name))
+        self.scheduler.remove_worker(node.name)
+        self.open_epoch(node)
+
+    @property
+    def live(self) -> list[SequenceState]:
+        return [sequence for sequence in self.fold.sequences.values() if sequence.end is None]
+
+
+def expected(prompt: list[int], max_tokens: int) -> list[int]:
+    tokens = continuation(prompt, max_tokens)
+    end = next((at for at, token in enumerate(tokens, 1) if token in EOS), max_tokens)
+    return tokens[:end]
+
+
+prompts = st.tuples(st.integers(1, 30), st.integers(0, 2)).map(
+    lambda pair: [pair[1]] * 4 + list(range(40, 40 + pair[0]))
+)
+events = st.lists(st.tuples(st.sampled_from(["plan", "compute", "store", "fence"]), st.integers(0, 1)), max_size=120)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(prompts, st.integers(1, 25)), min_size=1, max_size=10), events)
+def test_every_sequence_is_what_a_plain_run_gives(
+    wishes: list[tuple[list[int], int]], script: list[tuple[str, int]]
+) -> None:
+    shard = Shard()
+    for number, (prompt, max_tokens) in enumerate(wishes):
+        shard.ask(number, prompt, max_tokens)
+    actions = {
+        "plan": shard.plan,
+        "compute": lambda node: node.compute(),
+        "store": shard.store,
+        "fence": shard.fence,
+    }
+    for action, index in script:
+        actions[action](shard.nodes[index])
+    for _ in range(1000):
+        if not shard.live:
+            break
+        for node in shard.nodes:
+            shard.plan(node)
+            node.compute()
+            shard.store(node)
+    assert shard.live == []
+    for sequence, (prompt, max_tokens) in zip(shard.fold.sequences.values(), wishes, strict=True):
+        assert list(sequence.tokens) == expected(prompt, max_tokens)
+    counts = shard.fold.counts
+    assert shard.num_errors == counts["prefix_mismatched"] == counts["row_foreign"] == counts["row_missing"] == 0

@@ -19,6 +19,6 @@ class DetokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
     test_drop_deltas: Annotated[
         float, msgspec.Meta(description="test switch: share of the delta batches that are not sent", ge=0.0, lt=1.0)
     ] = 0.0
-    test_no_fencing: Annotated[
-        bool, msgspec.Meta(description="test switch: count rows of every epoch; streams break under pauses")
-    ] = False
+    fencing: Annotated[
+        bool, msgspec.Meta(description="count a worker's rows only under its own epoch; for tests: off breaks streams")
+    ] = True

@@ -34,7 +34,7 @@ class DetokenizerService:
         self._host = host
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self.fold = Fold(fencing=not config.test_no_fencing)
+        self.fold = Fold(fencing=config.fencing)
         root = Path(config.model_repository) if config.model_repository else None
         self._vocabularies = Vocabularies(ModelRepository(root), self._on_vocabulary, host.log)
         self.desk = Desk(self.fold, self._vocabularies.of)

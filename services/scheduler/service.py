@@ -53,7 +53,7 @@ class SchedulerService:
         self._config = config
         self._log = log
         self._logger = host.log
-        self.fold = Fold(fencing=not config.test_no_fencing)
+        self.fold = Fold(fencing=config.fencing)
         self._tail = log.tail(self.fold, self._on_change, self._on_reload)
         self._fencer = Fencer(log, self.fold)
         self._appender = BackgroundAppender(log, host.log)

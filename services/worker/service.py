@@ -20,6 +20,7 @@ from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpene
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
 from shared import subjects
+from shared.block_hash import HASH_BYTES
 from shared.bus.nats_log import NatsLog
 from shared.log.port import Log
 from shared.messages.codec import WireError, decoder, encode
@@ -32,6 +33,7 @@ TICK_S = 0.05
 QUIET_BEFORE_LEAVING_S = 0.5
 ENGINE_STOP_S = 2.0
 COMPLAINT_S = 1.0
+INT32_BYTES = 4
 
 _decode_plan = decoder(EpochStart | StepPlan)
 
@@ -50,6 +52,8 @@ async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
     host.health = lambda: Health(False, {"state": "loading", "model": config.model})
     engine = await asyncio.to_thread(load_engine, config)
+    if host.stopping.is_set():
+        return
     host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
     await asyncio.to_thread(engine.warm_up)
     log = await NatsLog.open(host.bus, config.shard)
@@ -243,8 +247,12 @@ class Worker:
         if opened.epoch != self.queue.epoch:
             return
         self._opening = 0
+        num_blocks = self._bus.max_payload // 2 // (INT32_BYTES + HASH_BYTES)  # what is not told of is just no cache
         report = CacheReport(
-            worker=self.name, epoch=opened.epoch, block_ids=opened.block_ids, block_hashes=opened.block_hashes
+            worker=self.name,
+            epoch=opened.epoch,
+            block_ids=opened.block_ids[: num_blocks * INT32_BYTES],
+            block_hashes=opened.block_hashes[: num_blocks * HASH_BYTES],
         )
         self._send_heartbeat()
         self._bus.publish(subjects.cache_report(self._config.shard), encode(report))

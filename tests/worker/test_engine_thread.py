@@ -1,6 +1,7 @@
 """The engine's thread: order, epochs, and steps that raise."""
 
 import queue
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,10 +30,17 @@ LIMIT_S = 20.0
 class Bench:
     """A thread with a small leader in front of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_step: int, hang_s: float) -> None:
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.engine = MemoryEngine()
-        self.thread = EngineThread(self.engine, make_executor(), self.outcomes.put, structlog.get_logger())
+        self.thread = EngineThread(
+            self.engine,
+            make_executor(),
+            self.outcomes.put,
+            structlog.get_logger(),
+            hang_step=hang_step,
+            hang_s=hang_s,
+        )
         self.leader = SmallLeader(BLOCK_SIZE)
 
     def open_epoch(self, epoch: int) -> None:
@@ -60,8 +68,8 @@ class Bench:
 
 
 @contextmanager
-def running() -> Iterator[Bench]:
-    bench = Bench()
+def running(hang_step: int = 0, hang_s: float = 0.0) -> Iterator[Bench]:
+    bench = Bench(hang_step, hang_s)
     bench.thread.start()
     try:
         yield bench
@@ -152,6 +160,18 @@ def test_single_sequences_that_fail_one_after_the_other_end_the_thread() -> None
         bench.leader.add(Planned(99, [2, 7], Sampling(max_tokens=1)))
         bench.submit()
         assert isinstance(bench.next_outcome(), EngineFailed)
+
+
+def test_the_test_switch_hangs_one_step() -> None:
+    with running(hang_step=2, hang_s=0.2) as bench:
+        bench.open_epoch(1)
+        bench.leader.add(Planned(1, [1, 2], Sampling(max_tokens=2)))
+        bench.submit()
+        bench.next_step()
+        submitted_s = time.monotonic()
+        bench.submit()
+        bench.next_step()
+        assert time.monotonic() - submitted_s >= 0.2
 
 
 def test_one_by_one_equals_the_whole_step() -> None:

@@ -4,6 +4,8 @@ It keeps no state that matters: whatever it has accepted is in the log.
 """
 
 import asyncio
+import contextlib
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -42,6 +44,7 @@ from shared.service import EndpointCounts, Health, ServiceHost, StartError
 
 HEARTBEAT_S = 0.25
 LOG_INTERVAL_S = 1.0
+FIRST_HEARTBEAT_S = 1.0
 MAX_POSITIONS = 256
 MAX_POSITION = 2**31 - 1
 
@@ -68,11 +71,13 @@ class TokenizerService:
         self._bus: Bus = host.bus
         self._logger: FilteringBoundLogger = host.log
         self._view = ShardView(asyncio.get_running_loop().time())
+        self._leader_heard = asyncio.Event()
         self._intake = Intake(config, models, log, self._view, lambda: self._bus.max_payload, metrics, host.log)
         self._attacher = Attacher(host.bus, config.shard, metrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = {subject: EndpointCounts() for subject in _ENDPOINTS}
         self._logged_s = float("-inf")
+        self._heard_leader = asyncio.Event()
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -82,6 +87,7 @@ class TokenizerService:
         shard = self._config.shard
         await receiver.on(subjects.leader_heartbeat(shard), LeaderHeartbeat, self._on_leader_heartbeat)
         await receiver.on(subjects.detokenizer_heartbeat(shard), DetokenizerHeartbeat, self._attacher.on_heartbeat)
+        await self._hear_of_the_leader()
         intakes = [
             await self._take(subjects.INFER, GenerateRequest, self._on_generate),
             await self._take(subjects.CANCEL, CancelRequest, self._on_cancel),
@@ -106,6 +112,12 @@ class TokenizerService:
                 task.cancel()
             await asyncio.gather(*leftover, return_exceptions=True)
             self._intake.close()
+
+    async def _hear_of_the_leader(self) -> None:
+        """Take no request before this process can judge it: a colleague may know already what it does not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.leader_timeout_s):
+                await self._heard_leader.wait()
 
     async def _beat_for_ever(self) -> None:
         while True:
@@ -169,6 +181,7 @@ class TokenizerService:
         if not reply:
             raise self._dropped(subjects.INFER, "request without a reply subject")
         request_id = secrets.token_hex(16) if generate.request_id is None else check_request_id(generate.request_id)
+        await self._wait_for_leader()
         answer = await self._intake.answer(generate, request_id, num_bytes)
         if not generate.attach or isinstance(answer, Refused):
             return answer
@@ -217,6 +230,14 @@ class TokenizerService:
 
     def _on_leader_heartbeat(self, heartbeat: LeaderHeartbeat, reply: str) -> None:
         self._view.on_heartbeat(heartbeat, asyncio.get_running_loop().time())
+        self._heard_leader.set()
+        self._leader_heard.set()
+
+    async def _wait_for_leader(self) -> None:
+        """Just started, a tokenizer may be asked before the leader's next heartbeat came: wait for it a little."""
+        if not self._leader_heard.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leader_heard.wait(), FIRST_HEARTBEAT_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

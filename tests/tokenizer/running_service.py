@@ -91,9 +91,9 @@ class Inbox:
 
 @contextlib.asynccontextmanager
 async def running(
-    server: NatsServer, log: Log | None = None, *, attach: bool = True, **options: Any
+    server: NatsServer, log: Log | None = None, *, attach: bool = True, lead: bool = True, **options: Any
 ) -> AsyncIterator[Running]:
-    """The service under a leader with one worker; drained at the end. log: None for the real one."""
+    """The service under a leader with one worker (lead), drained at the end. log: None for the real one."""
     from shared.bus.nats_log import NatsLog
 
     config = TokenizerConfig(nats=server.url, **options)
@@ -108,7 +108,8 @@ async def running(
         await until(lambda: host.health().ready, "subscriptions")
         await host.bus.flush()
         run = Running(client, service, host, registry)
-        await run.load(LOAD)
+        if lead:
+            await run.load(LOAD)
         if attach:
             await run.start_detokenizer()
         yield run

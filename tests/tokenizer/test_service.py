@@ -404,3 +404,12 @@ async def test_health_and_the_service_api_tell_what_happens(nats_server: NatsSer
         by_name = {endpoint["name"]: endpoint for endpoint in stats["endpoints"]}
         assert by_name["infer"]["num_requests"] == by_name["infer"]["num_errors"] == 1
         assert by_name["infer"]["last_error"] == "404 model_not_found"
+
+
+async def test_a_request_before_the_first_heartbeat_of_the_leader_waits_for_it(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log(), lead=False) as run:
+        inbox = await run.ask(subjects.INFER, gateway_ask(), as_json=False)
+        await until(lambda: run.service._tasks, "the request")
+        assert not inbox.raw
+        await run.load(LOAD)
+        assert (await inbox.next())["kind"] == "accepted"

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable
 
-from services.scheduler.core.sequence import Sequence, Status
+from services.scheduler.core.sequence import Sequence
 from services.scheduler.core.worker_state import PlannedStep, WorkerState
 from shared.messages.packed import INT32, UINT64, pack
 from shared.messages.pipeline import NewSequence, StepPlan
@@ -19,7 +19,7 @@ def plan_step(
     no more than one step of max_num_batched_tokens.
     A sequence that needs a block when none is free takes those of the last in order, which may be itself: preempt(s)
     must release s. Only streams need blocks, since all blocks up to the known length are allocated when a sequence is
-    bound, and they are visited in order: nobody who is in the plan already can be preempted.
+    bound, and sequences are visited in order: nobody visited before can be preempted.
     only: plan this suspect alone; without it a suspect is left out.
     """
     columns = _Columns(worker)
@@ -42,10 +42,9 @@ def plan_step(
     for sequence in longer:
         if num_left == 0:
             break
-        if sequence.status is Status.RUNNING:  # else preempted by one before it
-            num_scheduled = min(sequence.num_uncomputed_tokens, num_left)
-            columns.add(sequence, num_scheduled)
-            num_left -= num_scheduled
+        num_scheduled = min(sequence.num_uncomputed_tokens, num_left)
+        columns.add(sequence, num_scheduled)
+        num_left -= num_scheduled
     return columns.finish(solo=False)
 
 

@@ -2,15 +2,17 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x: float32 or bfloat16 [..., n], weight: [n] of the same dtype. Returns a new tensor of x's shape and dtype."""
-    return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """x: float32 or bfloat16 [..., n], weight: float32 [n]. Returns a new tensor of x's shape, rounded to dtype."""
+    return torch.rms_norm(x.float(), (x.shape[-1],), weight, eps).to(dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Adds x to residual in place. Returns (rms_norm(residual), residual)."""
+    """Adds x to residual, float32 of the same shape, in place. Returns (rms_norm(residual) in x's dtype, residual).
+
+    The residual stays in float32: rounded to bfloat16 after each layer it carries most of a bfloat16 model's error.
+    """
     residual.add_(x)
-    return torch.rms_norm(residual, (residual.shape[-1],), weight, eps), residual
+    return rms_norm(residual, weight, eps, x.dtype), residual

@@ -11,6 +11,8 @@ from services.worker.models.layers import Attention, DecoderLayer, FeedForward, 
 from services.worker.models.parameters import Parameters
 from shared.repository.config import ModelConfig
 
+_NUM_EXACT_LOGITS = 16
+
 BuildAttention = Callable[[ModelConfig, Parameters, int], Attention]
 
 
@@ -43,13 +45,27 @@ class Decoder:
             if next_norm is not None:
                 normed = next_norm.after_adding(advanced, residual)
         sampled = self.final_norm.after_adding(advanced[rows], residual[rows])
-        return self.lm_head(sampled).float()
+        return self._logits(sampled)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """float32 [R, vocabulary] for hidden [R, hidden size].
+
+        A product of bfloat16 comes out rounded to 8 bits, where the two likeliest tokens are often equal; so the
+        largest logits are computed once more in float32.
+        """
+        logits = self.lm_head(hidden).float()
+        if hidden.dtype == torch.float32:
+            return logits
+        likely = logits.topk(min(_NUM_EXACT_LOGITS, logits.shape[1]), dim=-1).indices
+        exact = torch.einsum("rkh,rh->rk", self.lm_head.weight[likely].float(), hidden.float())
+        return logits.scatter_(1, likely, exact)
 
     def _embed(self, token_ids: Tensor) -> Tensor:
+        """float32 [T, hidden size]."""
         unknown = (token_ids < 0) | (token_ids >= len(self.embedding))
         if not unknown.any():
-            return functional.embedding(token_ids, self.embedding)
-        hidden = functional.embedding(token_ids.masked_fill(unknown, 0), self.embedding)
+            return functional.embedding(token_ids, self.embedding).float()
+        hidden = functional.embedding(token_ids.masked_fill(unknown, 0), self.embedding).float()
         return hidden.masked_fill_(unknown.unsqueeze(1), float("nan"))
 
 
@@ -61,20 +77,23 @@ def build_decoder(config: ModelConfig, parameters: Parameters, build_attention: 
         prefix = f"model.layers.{index}."
         layers.append(
             DecoderLayer(
-                attention_norm=RmsNorm(parameters.take(prefix + "input_layernorm.weight"), config.rms_norm_eps),
+                attention_norm=rms_norm_of(config, parameters, prefix + "input_layernorm.weight"),
                 attention=build_attention(config, parameters, index),
-                feed_forward_norm=RmsNorm(
-                    parameters.take(prefix + "post_attention_layernorm.weight"), config.rms_norm_eps
-                ),
+                feed_forward_norm=rms_norm_of(config, parameters, prefix + "post_attention_layernorm.weight"),
                 feed_forward=_build_feed_forward(config, parameters, prefix + "mlp."),
             )
         )
     return Decoder(
         embedding=embedding,
         layers=layers,
-        final_norm=RmsNorm(parameters.take("model.norm.weight"), config.rms_norm_eps),
+        final_norm=rms_norm_of(config, parameters, "model.norm.weight"),
         lm_head=Linear(embedding if config.tie_word_embeddings else parameters.take("lm_head.weight")),
     )
+
+
+def rms_norm_of(config: ModelConfig, parameters: Parameters, name: str) -> RmsNorm:
+    """The norm with the weight of this name."""
+    return RmsNorm(parameters.take(name), config.rms_norm_eps, parameters.dtype)
 
 
 def fused_projection(parameters: Parameters, prefix: str, names: tuple[str, ...], has_bias: bool) -> Linear:

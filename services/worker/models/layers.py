@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,17 +41,18 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """weight: [n]."""
+    """weight: float32 [n]. dtype: of what comes out."""
 
     weight: Tensor
     eps: float
+    dtype: torch.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., n] normalised over the last dimension."""
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps, self.dtype)
 
     def after_adding(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Adds x to residual in place; returns the sum normalised."""
+        """Adds x to residual, float32, in place; returns the sum normalised."""
         return add_rms_norm(x, residual, self.weight, self.eps)[0]
 
 

@@ -11,7 +11,7 @@ class WeightsError(Exception):
 
 
 class Parameters:
-    """Weights in the engine's dtype; each is taken once, so that a fused copy does not double the memory."""
+    """Weights in the engine's dtype, those of norms in float32. Each is taken once: a fused copy doubles no memory."""
 
     def __init__(
         self, weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
@@ -26,7 +26,8 @@ class Parameters:
                 raise WeightsError(f"unexpected tensor {name}")
             if tuple(tensor.shape) != shapes[name]:
                 raise WeightsError(f"{name} has shape {tuple(tensor.shape)}, the configuration asks for {shapes[name]}")
-            self._tensors[name] = tensor.to(dtype).contiguous()
+            self._tensors[name] = tensor.to(torch.float32 if name.endswith("norm.weight") else dtype).contiguous()
+        self.dtype = dtype
         missing = sorted(shapes.keys() - self._tensors.keys())
         if missing:
             raise WeightsError(f"{len(missing)} tensors are missing, the first is {missing[0]}")

@@ -1,7 +1,7 @@
 """Qwen3: each query and key head is normalised before it is turned; a head's size is free of the hidden size."""
 
-from services.worker.models.decoder import Decoder, attention_output, build_decoder, query_key_value
-from services.worker.models.layers import Attention, RmsNorm
+from services.worker.models.decoder import Decoder, attention_output, build_decoder, query_key_value, rms_norm_of
+from services.worker.models.layers import Attention
 from services.worker.models.parameters import Parameters
 from shared.repository.config import ModelConfig
 
@@ -20,6 +20,6 @@ def _attention(config: ModelConfig, parameters: Parameters, layer: int) -> Atten
         num_kv_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
         sliding_window=config.window_of(layer),
-        query_norm=RmsNorm(parameters.take(prefix + "q_norm.weight"), config.rms_norm_eps),
-        key_norm=RmsNorm(parameters.take(prefix + "k_norm.weight"), config.rms_norm_eps),
+        query_norm=rms_norm_of(config, parameters, prefix + "q_norm.weight"),
+        key_norm=rms_norm_of(config, parameters, prefix + "k_norm.weight"),
     )

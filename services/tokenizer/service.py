@@ -5,7 +5,6 @@ It keeps no state that matters: whatever it has accepted is in the log.
 
 import asyncio
 import contextlib
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial

@@ -132,7 +132,8 @@ class Leader:
             return
         self._logger.warning("fencing worker", worker=link.name, reason=reason, epoch=link.epoch)
         self.num_fences += 1
-        link.on_fencing(now)
+        link.on_fencing(reason, now)
+        self.core.set_accepting(link.name, False)
 
         def answered(folded: bool) -> None:
             if not folded:
@@ -144,9 +145,8 @@ class Leader:
         link = self.links.get(worker)
         if link is None:
             return
-        died = link.is_silent(now)
-        self.core.remove_worker(worker, died=died)
-        if died:
+        self.core.remove_worker(worker, died=link.is_broken(now))
+        if link.is_silent(now):
             del self.links[worker]
         else:
             link.start_epoch(self._fold.epoch_of(worker), now)
@@ -217,18 +217,25 @@ class Leader:
     # ---- plans ------------------------------------------------------------------------------------------------------
 
     def pump(self, now: float) -> None:
-        """Send every plan that there is room for."""
-        for link in self.links.values():
-            while link.has_room:
-                plan = self.core.schedule(link.name)
-                if plan is None:
-                    break
-                parts = [encode(part) for part in split_plan(plan, self._ports.max_plan_bytes())]
-                for part in parts:
-                    self._ports.send_plan(subjects.plan(link.name), part)
-                link.on_sent(parts, now)
+        """Send every plan that there is room for, round by round: a plan for one worker can free a sequence for
+        another whose turn has passed."""
+        while any([self._plan_for(link, now) for link in self.links.values()]):
+            pass
         for verdict in self.core.take_verdicts():
             self._carry_out(verdict)
+
+    def _plan_for(self, link: WorkerLink, now: float) -> bool:
+        """Whether this worker got a plan."""
+        if not link.has_room:
+            return False
+        plan = self.core.schedule(link.name)
+        if plan is None:
+            return False
+        parts = [encode(part) for part in split_plan(plan, self._ports.max_plan_bytes())]
+        for part in parts:
+            self._ports.send_plan(subjects.plan(link.name), part)
+        link.on_sent(parts, now)
+        return True
 
     @property
     def is_idle(self) -> bool:

@@ -114,7 +114,7 @@ def test_rule_03_the_leaders_own_pause_is_not_held_against_the_worker(link: Work
 
 
 def test_rule_03_a_fenced_worker_gets_no_plan_before_it_reported(link: WorkerLink) -> None:
-    link.on_fencing(1.0)
+    link.on_fencing("silent", 1.0)
     assert not link.has_room
     link.start_epoch(EPOCH + 1, 1.1)
     assert link.state is LinkState.OPENING and not link.has_room
@@ -124,11 +124,11 @@ def test_rule_03_a_fenced_worker_gets_no_plan_before_it_reported(link: WorkerLin
 
 def test_rule_03_a_failed_fence_is_tried_again_later_and_later(link: WorkerLink) -> None:
     assert link.fence_reason(2.0) == "silent"
-    link.on_fencing(2.0)
+    link.on_fencing("silent", 2.0)
     link.on_fence_failed()
     assert link.state is LinkState.OPEN
     assert link.fence_reason(2.4) is None and link.fence_reason(2.6) == "silent"
-    link.on_fencing(2.6)
+    link.on_fencing("silent", 2.6)
     link.on_fence_failed()
     assert link.fence_reason(3.4) is None and link.fence_reason(3.7) == "silent"
 

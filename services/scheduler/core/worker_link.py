@@ -20,6 +20,10 @@ MIN_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 8.0
 PLANS_AHEAD = 2
 
+SILENT = "silent"
+NOT_FOLDED = "finished step not folded"
+NO_PROGRESS = "no progress"
+
 
 class LinkState(Enum):
     """See the module."""
@@ -46,6 +50,7 @@ class WorkerLink:
         self.epoch = epoch
         self.state = LinkState.OPENING
         self._before_fencing = LinkState.OPENING
+        self._fenced_for = ""
         self.sent = 0
         self.folded = 0
         self._window: dict[int, list[bytes]] = {}
@@ -141,16 +146,21 @@ class WorkerLink:
         if self.state is LinkState.FENCING or now < self._not_before:
             return None
         if self.is_silent(now):
-            return "silent"
+            return SILENT
         if self._unfolded_since is not None and now - self._unfolded_since > UNFOLDED_S:
-            return "finished step not folded"
+            return NOT_FOLDED
         limit = max(MIN_STALL_S, STALL_STEPS * self.step_estimate_s)
         if self.sent > self.folded and now - self._progress > limit:
-            return "no progress"
+            return NO_PROGRESS
         return None
 
-    def on_fencing(self, now: float) -> None:
-        """A fence is being appended."""
+    def is_broken(self, now: float) -> bool:
+        """Whether the step at hand may be what ended or wedged the worker (rule 20 asks which sequence did)."""
+        return self.is_silent(now) or self._fenced_for == NO_PROGRESS
+
+    def on_fencing(self, reason: str, now: float) -> None:
+        """A fence is being appended, for this reason."""
+        self._fenced_for = reason
         self._before_fencing = self.state
         self.state = LinkState.FENCING
         self._not_before = now + self._backoff_s

@@ -219,7 +219,7 @@ class Leader:
     def pump(self, now: float) -> None:
         """Send every plan that there is room for, round by round: a plan for one worker can free a sequence for
         another whose turn has passed."""
-        while any([self._plan_for(link, now) for link in self.links.values()]):
+        while sum(self._plan_for(link, now) for link in self.links.values()):
             pass
         for verdict in self.core.take_verdicts():
             self._carry_out(verdict)

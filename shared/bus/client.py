@@ -18,6 +18,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from shared.bus.cancellation import cancellation_kept
 from shared.bus.errors import BusError, NoResponders, NotConnected, PayloadTooLarge
 
 Handler = Callable[[str, str, bytes, bytes], None]
@@ -181,7 +182,8 @@ class Bus:
         if not self.is_connected:
             raise NotConnected("not connected")
         try:
-            return bytes((await self._client.request(subject, data, timeout=timeout_s)).data)
+            with cancellation_kept():
+                return bytes((await self._client.request(subject, data, timeout=timeout_s)).data)
         except nats.errors.NoRespondersError:
             raise NoResponders(subject) from None
         except (TimeoutError, nats.errors.TimeoutError):

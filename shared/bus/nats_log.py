@@ -10,6 +10,7 @@ import nats.js.errors
 from nats.js import api
 
 from shared import subjects
+from shared.bus.cancellation import cancellation_kept
 from shared.bus.client import Bus
 from shared.bus.log_tail import NatsTail
 from shared.bus.snapshots import SnapshotStore
@@ -77,7 +78,8 @@ class NatsLog:
         headers = {"Nats-Msg-Id": message_id}
         while True:
             try:
-                ack = await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)
+                with cancellation_kept():
+                    ack = await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)
                 return ack.seq
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 if isinstance(error, nats.js.errors.APIError) and error.err_code in _FULL:
@@ -142,6 +144,7 @@ class NatsLog:
 def _as_unavailable(what: str) -> Iterator[None]:
     """nats-py's errors in the terms of the port."""
     try:
-        yield
+        with cancellation_kept():
+            yield
     except (nats.errors.Error, OSError, TimeoutError) as error:
         raise LogUnavailable(f"{what}: {error}") from error

@@ -49,12 +49,15 @@ class Source:
 
 
 class Attachments:
-    """All streams of one inbox. Every method takes the time in seconds; what is to be sent gathers in `outgoing`."""
+    """All streams of one inbox. Every method takes the time in seconds; what is to be sent gathers in `outgoing`.
 
-    def __init__(self) -> None:
+    number: attach numbers count from the one after it. Random, so that no two readers of a request share a number.
+    """
+
+    def __init__(self, number: int = 0) -> None:
         self.outgoing: list[SendAttach | SendDetach] = []
         self.num_reattached = 0
-        self._last_number = 0
+        self._last_number = number
         self._streams: dict[int, Stream] = {}
         self._asking: dict[int, Stream] = {}
         self._sources: dict[str, Source] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import secrets
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from shared.reading.attachments import Attachments, SendAttach
 from shared.reading.stream import Stream
 
 TICK_S = 0.1
+NUMBER_BITS = 62
 NO_RESPONDERS = b"NATS/1.0 503"
 
 _decode_batch = decoder(DeltaBatch)
@@ -29,7 +31,7 @@ class StreamHub:
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_malformed = 0
-        self.attachments = Attachments()
+        self.attachments = Attachments(secrets.randbits(NUMBER_BITS))
         self._bus = bus
         self._clock = clock
         self._inbox = bus.new_inbox()

@@ -139,10 +139,14 @@ class StandIn:
         self._live.clear()
         self.detokenizer = Detokenizer(name)
 
-    def release(self, num_tokens: int | None = None) -> None:
-        """Let held requests go on, to the end or to this many tokens."""
+    def let_go(self) -> None:
+        """Hold no request any more; readers learn of it when they attach again."""
         for script in [self.script, *self._scripts.values()]:
-            script.holds_at = num_tokens
+            script.holds_at = None
+
+    def release(self) -> None:
+        """Let held requests go on to their end."""
+        self.let_go()
         for attach in list(self._live.values()):
             self._serve(attach)
 

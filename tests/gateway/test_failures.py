@@ -287,9 +287,7 @@ async def test_rule_14_a_detokenizer_dies(running: Running, open_stream: Open) -
     streaming = await open_stream()
     seen = await streaming.read_until(b" w2")
     running.stand_in.restart_detokenizer("detokenizer-2")
-    running.stand_in.script.holds_at = None
-    for script in running.stand_in._scripts.values():
-        script.holds_at = None
+    running.stand_in.let_go()
     seen += await streaming.read_until(b"[DONE]")
     assert [seen.count(b'" w%d"' % index) for index in range(8)] == [1] * 8
 

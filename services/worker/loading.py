@@ -9,6 +9,7 @@ from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
 from services.worker.engine.interface import Engine
+from services.worker.engine.threads import sleep_while_waiting
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
@@ -58,11 +59,14 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
 
 
 def _load_cpu_engine(model: StoredModel, config: WorkerConfig) -> Engine:
+    sleep_while_waiting()
     # Imported here because it imports torch, which a fake engine can do without: seconds and 200 MB.
     from services.worker.engine.cpu import CpuEngine
     from services.worker.engine.options import EngineError
+    from services.worker.models.parameters import WeightsError
+    from services.worker.models.registry import UnknownArchitecture
 
     try:
         return CpuEngine.load(model, config)
-    except (EngineError, ModelError) as error:
+    except (EngineError, UnknownArchitecture, WeightsError, ModelError) as error:
         raise StartError(str(error)) from error

@@ -1,0 +1,107 @@
+"""kill -9 of each service and of nats-server in mid-stream, with tokens that cannot be repeated.
+
+The chained fake engine draws tokens from the worker's own entropy: a stream is whole and equal to the log only if the
+protocol is right.
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.streams import Answer, connect, stream
+from tests.nodes import RunningNode, wrongs
+from tests.waiting import until
+
+MODEL = "smollm2-135m"
+NUM_STREAMS = 16
+NUM_TOKENS = 150
+CHAINED = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
+
+
+def body(number: int, label: str, **extra: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "prompt": f"{label} {number}",
+        "max_tokens": NUM_TOKENS,
+        "min_tokens": NUM_TOKENS,
+        "ignore_eos": True,
+        **extra,
+    }
+
+
+async def streams_with(node: RunningNode, label: str, disturb: Any) -> list[Answer]:
+    """Streams, and a disturbance once all of them run."""
+    async with connect(node.url) as client:
+        tasks = [asyncio.create_task(stream(client, "/v1/completions", body(n, label))) for n in range(NUM_STREAMS)]
+        await asyncio.sleep(0.6)  # into the middle of the streams: they last 1.5 s and more
+        await disturb()
+        return list(await asyncio.gather(*tasks))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with RunningNode(tmp_path_factory.mktemp("chained") / "node", *CHAINED) as running:
+        yield running
+
+
+@pytest.mark.parametrize("victim", ["worker", "detokenizer", "scheduler", "tokenizer", "nats-server"])
+async def test_a_killed_process_loses_and_repeats_nothing(node: RunningNode, victim: str) -> None:
+    before = node.pids()
+    (name,) = node.pids(victim)
+
+    async def kill() -> None:
+        os.kill(before[name], signal.SIGKILL)
+
+    answers = await streams_with(node, victim, kill)
+    assert [answer.error for answer in answers if not answer.whole] == []
+    assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
+    await until(lambda: node.pids().get(name, before[name]) != before[name], "restart")
+    others = {other: pid for other, pid in node.pids().items() if other != name}
+    assert others == {other: pid for other, pid in before.items() if other != name}, "another process went too"
+    report = await asyncio.to_thread(node.verify)
+    assert wrongs(report) == {}
+    for answer in answers:
+        logged = report["requests"][answer.id.removeprefix("cmpl-")]
+        assert logged == logged | {"token_ids": answer.token_ids, "finish_reason": "length"}
+
+
+@pytest.mark.parametrize("fencing", [True, False])
+async def test_pauses_near_the_limit_break_streams_only_without_fencing(tmp_path: Path, fencing: bool) -> None:
+    """Pauses of 0.95 to 1.45 s of worker and leader, around the second after which they are given up."""
+    options = [*CHAINED, "--workers", "2", "--schedulers", "2", "--fake-step-ms", "20"]
+    if not fencing:
+        options.append("--no-fencing")
+    with RunningNode(tmp_path / "node", *options) as node:
+
+        async def blink() -> None:
+            for number, pause_s in enumerate((1.02, 1.1, 1.2, 1.05, 1.3, 1.08)):
+                for service in ("worker", "scheduler"):
+                    names = sorted(node.pids(service))
+                    pid = node.pids()[names[number % len(names)]]
+                    os.kill(pid, signal.SIGSTOP)
+                    await asyncio.sleep(pause_s)
+                    os.kill(pid, signal.SIGCONT)
+                    await asyncio.sleep(0.2)
+
+        async with connect(node.url) as client:
+            longer = {"max_tokens": 600, "min_tokens": 600}
+            tasks = [
+                asyncio.create_task(stream(client, "/v1/completions", body(n, "blink", **longer)))
+                for n in range(NUM_STREAMS)
+            ]
+            await asyncio.sleep(0.5)
+            await blink()
+            answers = await asyncio.gather(*tasks)
+        report = await asyncio.to_thread(node.verify)
+    if fencing:
+        assert [answer.error for answer in answers if not answer.whole] == []
+        assert wrongs(report) == {}
+        assert {len(answer.token_ids) for answer in answers} == {600}
+    else:
+        logged = report["requests"]
+        differ = sum(logged.get(a.id.removeprefix("cmpl-"), {}).get("token_ids") != a.token_ids for a in answers)
+        assert wrongs(report) or differ, "nothing broke without fences: the test is blind"

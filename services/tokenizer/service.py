@@ -43,7 +43,6 @@ from shared.service import EndpointCounts, Health, ServiceHost, StartError
 
 HEARTBEAT_S = 0.25
 LOG_INTERVAL_S = 1.0
-FIRST_HEARTBEAT_S = 1.0
 MAX_POSITIONS = 256
 MAX_POSITION = 2**31 - 1
 
@@ -70,7 +69,6 @@ class TokenizerService:
         self._bus: Bus = host.bus
         self._logger: FilteringBoundLogger = host.log
         self._view = ShardView(asyncio.get_running_loop().time())
-        self._leader_heard = asyncio.Event()
         self._intake = Intake(config, models, log, self._view, lambda: self._bus.max_payload, metrics, host.log)
         self._attacher = Attacher(host.bus, config.shard, metrics)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,7 +178,6 @@ class TokenizerService:
         if not reply:
             raise self._dropped(subjects.INFER, "request without a reply subject")
         request_id = secrets.token_hex(16) if generate.request_id is None else check_request_id(generate.request_id)
-        await self._wait_for_leader()
         answer = await self._intake.answer(generate, request_id, num_bytes)
         if not generate.attach or isinstance(answer, Refused):
             return answer
@@ -230,13 +227,6 @@ class TokenizerService:
     def _on_leader_heartbeat(self, heartbeat: LeaderHeartbeat, reply: str) -> None:
         self._view.on_heartbeat(heartbeat, asyncio.get_running_loop().time())
         self._heard_leader.set()
-        self._leader_heard.set()
-
-    async def _wait_for_leader(self) -> None:
-        """Just started, a tokenizer may be asked before the leader's next heartbeat came: wait for it a little."""
-        if not self._leader_heard.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leader_heard.wait(), FIRST_HEARTBEAT_S)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -38,9 +38,13 @@ class Running:
 
     async def load(self, load: ShardLoad, takeover: int = 1) -> None:
         """Let the leader say this, and wait until the service has heard it."""
+        self.say(load, takeover)
+        await until(lambda: self.service._view.load == load, "leader heartbeat")
+
+    def say(self, load: ShardLoad, takeover: int = 1) -> None:
+        """One heartbeat of the leader, heard or not."""
         heartbeat = LeaderHeartbeat(shard="s0", leader="scheduler-1", takeover=takeover, load=load)
         self.bus.publish(subjects.leader_heartbeat("s0"), encode(heartbeat))
-        await until(lambda: self.service._view.load == load, "leader heartbeat")
 
     async def ask(self, subject: str, message: Any, *, as_json: bool = True, reply: str | None = None) -> "Inbox":
         """Publish a message (bytes as they are) with an inbox for the answers."""
@@ -93,7 +97,7 @@ class Inbox:
 async def running(
     server: NatsServer, log: Log | None = None, *, attach: bool = True, lead: bool = True, **options: Any
 ) -> AsyncIterator[Running]:
-    """The service under a leader with one worker (lead), drained at the end. log: None for the real one."""
+    """The service, drained at the end. lead: under a leader with one worker. log: None for the real one."""
     from shared.bus.nats_log import NatsLog
 
     config = TokenizerConfig(nats=server.url, **options)
@@ -105,10 +109,10 @@ async def running(
     service = TokenizerService(host, config, real_log, {NAME: served_model()}, TokenizerMetrics(registry))
     serving = asyncio.create_task(service.run())
     try:
-        await until(lambda: host.health().ready, "subscriptions")
-        await host.bus.flush()
         run = Running(client, service, host, registry)
         if lead:
+            await until(lambda: run.say(LOAD) or host.health().ready, "subscriptions")
+            await host.bus.flush()
             await run.load(LOAD)
         if attach:
             await run.start_detokenizer()

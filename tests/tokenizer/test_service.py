@@ -11,6 +11,7 @@ import pytest
 
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.errors import NoResponders
 from shared.bus.nats_log import NatsLog
 from shared.log.fold import Change, Fold
 from shared.log.memory import MemoryLog
@@ -406,10 +407,11 @@ async def test_health_and_the_service_api_tell_what_happens(nats_server: NatsSer
         assert by_name["infer"]["last_error"] == "404 model_not_found"
 
 
-async def test_a_request_before_the_first_heartbeat_of_the_leader_waits_for_it(nats_server: NatsServer) -> None:
-    async with running(nats_server, memory_log(), lead=False) as run:
+async def test_requests_are_taken_once_the_leader_is_heard(nats_server: NatsServer) -> None:
+    async with running(nats_server, memory_log(), attach=False, lead=False) as run:
+        with pytest.raises(NoResponders):
+            await run.bus.request(subjects.INFER, encode(gateway_ask()), 5)
+        assert not run.host.health().ready
+        await until(lambda: run.say(LOAD) or run.host.health().ready, "subscriptions")
         inbox = await run.ask(subjects.INFER, gateway_ask(), as_json=False)
-        await until(lambda: run.service._tasks, "the request")
-        assert not inbox.raw
-        await run.load(LOAD)
         assert (await inbox.next())["kind"] == "accepted"

@@ -26,7 +26,7 @@ def frames_sent(node: Node) -> float:
         raise RuntimeError("the worker's log names no health listener")
     with urllib.request.urlopen(found[0] + "/metrics", timeout=5) as answer:
         text = answer.read().decode()
-    sample = re.search(r"^tokenbus_worker_frames_sent_total ([0-9.e+]+)$", text, re.MULTILINE)
+    sample = re.search(r"^tokenbus_worker_frames_total ([0-9.e+]+)$", text, re.MULTILINE)
     if sample is None:
         raise RuntimeError("the worker counts no frames")
     return float(sample[1])

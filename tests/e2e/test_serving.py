@@ -1,0 +1,156 @@
+"""A whole node with the real model in float32, and with workers that come and go."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.streams import Answer, many
+from tests.nodes import RunningNode, wrongs
+from tests.waiting import until
+
+MODEL = "smollm2-135m"
+LENGTHS = (4, 40, 9, 64, 17, 33, 5, 50, 25, 12, 60, 8, 30, 21, 45, 15)
+
+
+def metric(health_url: str, name: str) -> float:
+    """A sample of a process's /metrics."""
+    with urllib.request.urlopen(f"{health_url}/metrics", timeout=10) as answer:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+def health_url(log: str) -> str:
+    """Where a process serves its metrics, from its log."""
+    found = re.search(r"url=(http://127\.0\.0\.1:\d+)", log)
+    assert found is not None, log
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("real") / "node"
+    with RunningNode(folder, "--engine", "cpu", "--dtype", "float32", "--max-model-len", "2048") as running:
+        yield running
+
+
+def question(number: int, length: int) -> dict[str, Any]:
+    prompt = f"Question {number}: " + "why is the sky blue at noon and red at dusk? " * (number % 5 + 1)
+    return {"model": MODEL, "prompt": prompt, "max_tokens": length, "temperature": 0, "ignore_eos": True}
+
+
+async def test_16_streams_equal_their_solo_runs_and_are_batched(node: RunningNode) -> None:
+    bodies = [question(number, length) for number, length in enumerate(LENGTHS)]
+    worker = health_url(node.log("worker-0"))
+    frames, rows = metric(worker, "tokenbus_worker_frames_total"), metric(worker, "tokenbus_worker_rows_total")
+    together = await many(node.url, "/v1/completions", bodies)
+    frames = metric(worker, "tokenbus_worker_frames_total") - frames
+    rows = metric(worker, "tokenbus_worker_rows_total") - rows
+    assert all(answer.whole for answer in together), [answer.error for answer in together]
+    assert [len(answer.token_ids) for answer in together] == list(LENGTHS)
+    assert rows / frames > 4, f"{rows} rows in {frames} frames"
+    for body, answer in zip(bodies, together, strict=True):
+        (solo,) = await many(node.url, "/v1/completions", [body])
+        assert (solo.token_ids, solo.text) == (answer.token_ids, answer.text)
+    assert wrongs(await asyncio.to_thread(node.verify)) == {}
+
+
+async def test_the_openai_sdk_works_unchanged(node: RunningNode) -> None:
+    async with openai.AsyncOpenAI(
+        base_url=f"{node.url}/v1", api_key="none", http_client=httpx.AsyncClient(trust_env=False)
+    ) as client:
+        assert [model.id async for model in client.models.list()] == [MODEL]
+        chat = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            max_tokens=20,
+        )
+        assert "Paris" in (chat.choices[0].message.content or "") and chat.choices[0].finish_reason == "stop"
+        events = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            max_tokens=20,
+            stream=True,
+            stream_options={"include_usage": True},
+            logprobs=True,
+            top_logprobs=2,
+        )
+        text, usage = "", None
+        async for event in events:
+            usage = event.usage or usage
+            text += "".join(choice.delta.content or "" for choice in event.choices)
+        assert text == chat.choices[0].message.content and usage is not None and usage == chat.usage
+        completion = await client.completions.create(model=MODEL, prompt="One, two,", temperature=0, logprobs=1)
+        logprobs = completion.choices[0].logprobs
+        assert completion.usage is not None and completion.usage.completion_tokens == 16
+        assert logprobs is not None and len(logprobs.tokens or []) == 16
+        assert "".join(logprobs.tokens or []) == completion.choices[0].text
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model=MODEL, messages=[], temperature=3)
+        assert refused.value.status_code == 400
+
+
+async def test_a_stop_string_ends_the_stream_and_never_shows(node: RunningNode) -> None:
+    plain = {"model": MODEL, "prompt": "Count: one, two, three,", "max_tokens": 40, "temperature": 0}
+    (whole,) = await many(node.url, "/v1/completions", [plain])
+    stop = whole.text[len(whole.text) // 2 :][:5]
+    (cut,) = await many(node.url, "/v1/completions", [{**plain, "stop": stop}])
+    assert cut.finish_reason == "stop" and cut.text == whole.text[: whole.text.index(stop)]
+
+
+class ExtraWorker:
+    """A worker that joins a running node."""
+
+    def __init__(self, node: RunningNode, folder: Path, *options: str) -> None:
+        self.log = folder / "extra.log"
+        command = [sys.executable, "-m", "services.worker", "--nats", node.nats, "--model", MODEL, *options]
+        with self.log.open("wb") as file:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    @property
+    def num_rows(self) -> float:
+        return metric(health_url(self.log.read_text()), "tokenbus_worker_rows_total")
+
+
+async def test_workers_join_and_leave_while_streams_run(tmp_path: Path) -> None:
+    engine = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--max-num-seqs", "4")
+    extras: list[ExtraWorker] = []
+    with RunningNode(tmp_path / "node", *engine) as node:
+        first = health_url(node.log("worker-0"))
+        bodies = [
+            {"model": MODEL, "prompt": f"join {n}", "max_tokens": 150 + 10 * n, "ignore_eos": True} for n in range(16)
+        ]
+        streams = asyncio.create_task(many(node.url, "/v1/completions", bodies))
+        try:
+            for number in range(2):
+                folder = tmp_path / str(number)
+                folder.mkdir()
+                extras.append(ExtraWorker(node, folder, *engine))
+            for extra in extras:
+                await until(lambda extra=extra: "ready" in extra.log.read_text() and extra.num_rows > 0, "rows")  # type: ignore[misc]
+            rows_of_leaver = extras[0].num_rows
+            extras[0].process.terminate()
+            assert await asyncio.to_thread(extras[0].process.wait, 30) == 0
+            answers: list[Answer] = await streams
+            assert extras[1].num_rows > 0 and rows_of_leaver > 0
+            assert metric(first, "tokenbus_worker_rows_total") > 0
+        finally:
+            for extra in extras:
+                extra.process.terminate()
+                await asyncio.to_thread(extra.process.wait, 30)
+        report = await asyncio.to_thread(node.verify)
+    assert [answer.error for answer in answers if not answer.whole] == []
+    assert [len(answer.token_ids) for answer in answers] == [150 + 10 * n for n in range(16)]
+    assert wrongs(report) == {}
+    for answer in answers:
+        assert report["requests"][answer.id.removeprefix("cmpl-")]["token_ids"] == answer.token_ids

@@ -10,11 +10,10 @@ from services.gateway.core.preparation import Prepared
 from services.gateway.http.exchange import Exchange
 from services.gateway.metrics import ModelMetrics
 from services.gateway.pipeline import Pipeline
+from services.gateway.prompt_request import PromptRequest
 from shared.errors import RequestError, timed_out
-from shared.messages.pipeline import Accepted, Delta, GenerateRequest
+from shared.messages.pipeline import Accepted, Delta
 from shared.reading.outcome import FINISH_REASONS, failure
-from shared.reading.stream import Stream
-from shared.reading.submission import submit
 
 DEADLINE_GRACE_S = 5.0
 
@@ -28,7 +27,6 @@ class Generation:
     """
 
     def __init__(self, pipeline: Pipeline, prepared: Prepared, exchange: Exchange, metrics: ModelMetrics) -> None:
-        self._pipeline = pipeline
         self._prepared = prepared
         self._exchange = exchange
         self._metrics = metrics
@@ -36,13 +34,16 @@ class Generation:
         self._identity = Identity.of(prepared, int(time.time()))
         self._format = EventFormat(prepared, self._identity, self._usage) if prepared.params.stream else None
         self._gathering = None if prepared.params.stream else Gathering(prepared, self._identity)
-        self._streams: list[Stream] = []
-        self._running: dict[str, str] = {}
+        num_choices = prepared.params.n
+        self._prompts = [
+            PromptRequest(pipeline, request, num_choices, functools.partial(self._on_delta, index * num_choices))
+            for index, request in enumerate(prepared.requests)
+        ]
         self._num_open = prepared.num_choices
         self._error: RequestError | None = None
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
-        self._held: list[bytes] | None = []
+        self._held: list[tuple[int, Delta, float]] | None = []
         self._started_at = time.monotonic()
         self._first_at = 0.0
         self._last_at = [0.0] * prepared.num_choices
@@ -56,7 +57,8 @@ class Generation:
         except TimeoutError:
             await self._answer_failure(timed_out("The deadline of the request has passed."))
         finally:
-            self._abandon()
+            for prompt in self._prompts:
+                prompt.abandon()
 
     def fail(self, error: RequestError) -> None:
         """End the answer with an error; what runs is cancelled."""
@@ -71,7 +73,6 @@ class Generation:
         self._metrics.num_prompt_tokens += self._usage.num_prompt_tokens
         if self._format is not None:
             self._format.prompt_token_ids = prompt_token_ids
-        await self._attach(accepted)
         await self._begun.wait()
         if self._error is not None:
             raise self._error
@@ -96,65 +97,32 @@ class Generation:
     # ---- sending and reading
 
     async def _submit(self) -> list[Accepted]:
-        requests = self._prepared.requests
-        if len(requests) == 1:
-            return [await self._submit_one(requests[0])]
+        if len(self._prompts) == 1:
+            return [await self._prompts[0].start()]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._submit_one(request)) for request in requests]
+                tasks = [group.create_task(prompt.start()) for prompt in self._prompts]
         except* RequestError as errors:
             refusals = [error for error in errors.exceptions if isinstance(error, RequestError)]
         else:
             return [task.result() for task in tasks]
         raise refusals[0]
 
-    async def _submit_one(self, request: GenerateRequest) -> Accepted:
-        request_id = request.request_id or ""
-        self._running[request_id] = self._pipeline.shard
-        try:
-            accepted = await submit(self._pipeline.bus, request)
-        except RequestError as error:
-            if error.status < 500:
-                del self._running[request_id]
-            raise
-        self._running[request_id] = accepted.shard
-        return accepted
-
-    async def _attach(self, accepted: list[Accepted]) -> None:
-        num_choices = self._prepared.params.n
-        for index, each in enumerate(accepted):
-            await self._pipeline.hub.follow(each.shard)
-            on_delta = functools.partial(self._on_delta, index * num_choices)
-            stream = Stream(each.request_id, each.shard, num_choices, on_delta)
-            self._streams.append(stream)
-            self._pipeline.hub.attach(stream)
-
     async def _start_events(self, events: EventFormat) -> None:
         await self._exchange.start_events()
         held, self._held = self._held or [], None
-        self._exchange.write_event(events.first_events() + b"".join(held))
+        parts = [events.first_events(), *(self._event(events, choice, delta, now) for choice, delta, now in held)]
+        self._exchange.write_event(b"".join(parts))
         self._exchange.connection.on_pause = self._pause
         self._exchange.connection.on_resume = self._resume
 
     def _pause(self) -> None:
-        """The client reads too slowly: its text stays with the detokenizers (rule 15)."""
-        for stream in self._streams:
-            self._pipeline.hub.detach(stream)
+        for prompt in self._prompts:
+            prompt.pause()
 
     def _resume(self) -> None:
-        for stream in self._streams:
-            self._pipeline.hub.attach(stream)
-
-    def _abandon(self) -> None:
-        """Read no more, and cancel what still runs."""
-        for stream in self._streams:
-            if stream.is_done:
-                self._running.pop(stream.request_id, None)
-            else:
-                self._pipeline.hub.detach(stream)
-        for request_id, shard in self._running.items():
-            self._pipeline.cancel(request_id, shard)
-        self._running.clear()
+        for prompt in self._prompts:
+            prompt.resume()
 
     # ---- per delta
 
@@ -168,18 +136,21 @@ class Generation:
                 self.fail(error)
                 return
         choice = first_choice + delta.choice
-        self._count(choice, delta, now)
-        if self._format is not None:
-            event = self._format.event(choice, delta)
-            if self._held is None:
-                self._exchange.write_event(event)
-            else:
-                self._held.append(event)
-                self._begun.set()
-        elif self._gathering is not None:
+        if self._gathering is not None:
+            self._count(choice, delta, now)
             self._gathering.on_delta(choice, delta)
+        elif self._format is not None:
+            if self._held is None:
+                self._exchange.write_event(self._event(self._format, choice, delta, now))
+            else:
+                self._held.append((choice, delta, now))
+                self._begun.set()
         if delta.end is not None:
             self._on_end(delta)
+
+    def _event(self, events: EventFormat, choice: int, delta: Delta, now: float) -> bytes:
+        self._count(choice, delta, now)
+        return events.event(choice, delta)
 
     def _on_end(self, delta: Delta) -> None:
         self._usage.num_cached_tokens += delta.num_cached_tokens

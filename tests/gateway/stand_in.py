@@ -173,6 +173,9 @@ class StandIn:
             request_id, num_prompt_tokens=3, shard=self.shard, prompt_token_ids=[7, 8, 9] if wanted else None
         )
         self.bus.publish(reply, encode(accepted))
+        for attach in list(self._live.values()):
+            if attach.request_id == request_id:
+                self._serve(attach)
 
     def _on_attach(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         attach: Attach = _decode_attach(data)
@@ -206,7 +209,9 @@ class StandIn:
 
     def _serve(self, attach: Attach) -> None:
         """Send what this reader lacks, one batch per delta."""
-        script = self._scripts.get(attach.request_id, self.script)
+        script = self._scripts.get(attach.request_id)
+        if script is None:
+            return  # not accepted yet
         request = next(request for request in self.requests if request.request_id == attach.request_id)
         num_choices = int(request.params.get("n") or 1)
         positions = list(attach.positions) or [0] * num_choices

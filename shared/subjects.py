@@ -82,7 +82,7 @@ def detach(shard: str) -> str:
 
 def is_inbox(subject: str) -> bool:
     """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
-    return subject.startswith("_INBOX") and all(part and part not in "*>" for part in subject.split("."))
+    return subject.startswith("_INBOX.") and all(part and part not in "*>" for part in subject.split("."))
 
 
 def micro_subjects(verb: str, name: str, id: str) -> list[str]:

@@ -200,8 +200,12 @@ class Bus:
         return self._client.jetstream(timeout=timeout_s)
 
     async def flush(self, timeout_s: float = 2.0) -> None:
-        """Wait until the server has seen all that was published. Raises BusError if it does not answer."""
+        """Wait until the server has seen all that was published and subscribed. Raises BusError if it does not answer.
+
+        nats-py's own flush lets its ping overtake a subscription that waits for the flusher; hence the first line.
+        """
         try:
+            await self._client._flush_pending(force_flush=True)
             await self._client.flush(timeout=timeout_s)  # type: ignore[arg-type]  # the type says int, a float works
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise BusError(f"flush: {error}") from error

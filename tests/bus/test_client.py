@@ -1,0 +1,116 @@
+"""The bus on a real server."""
+
+import asyncio
+
+import pytest
+
+from shared.bus.client import Bus
+from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
+from shared.subjects import is_inbox
+from tests.servers import NatsServer
+from tests.waiting import until
+
+
+async def pair(server: NatsServer) -> tuple[Bus, Bus]:
+    return await Bus.connect(server.url, "left-1"), await Bus.connect(server.url, "right-1")
+
+
+async def test_messages_arrive_in_order_with_reply_and_headers(nats_server: NatsServer) -> None:
+    left, right = await pair(nats_server)
+    heard: list[tuple[str, str, bytes, bytes]] = []
+    await right.subscribe("a.*", lambda *message: heard.append(message))
+    await right.flush()
+    for number in range(100):
+        assert left.publish("a.b", b"%d" % number, reply="_INBOX.left.1")
+    left.publish("a.c", b"with headers", headers=b"NATS/1.0\r\nKey: value\r\n\r\n")
+    await until(lambda: len(heard) == 101)
+    assert [data for _, _, data, _ in heard[:100]] == [b"%d" % number for number in range(100)]
+    assert heard[0][:2] == ("a.b", "_INBOX.left.1") and heard[0][3] == b""
+    assert b"Key: value" in heard[100][3]
+    await left.close()
+    await right.close()
+
+
+async def test_a_request_gets_its_reply_and_says_when_nobody_listens(nats_server: NatsServer) -> None:
+    left, right = await pair(nats_server)
+    await right.subscribe("echo", lambda subject, reply, data, headers: right.publish(reply, data))
+    await right.flush()
+    assert await left.request("echo", b"hello", 5.0) == b"hello"
+    with pytest.raises(NoResponders):
+        await left.request("nobody", b"", 5.0)
+    await right.subscribe("silent", lambda *message: None)
+    await right.flush()
+    with pytest.raises(TimeoutError):
+        await left.request("silent", b"", 0.05)
+    await left.close()
+    await right.close()
+
+
+async def test_n7_a_message_over_max_payload_is_refused_before_it_is_sent(nats_server: NatsServer) -> None:
+    left, right = await pair(nats_server)
+    heard: list[bytes] = []
+    await right.subscribe("a", lambda subject, reply, data, headers: heard.append(data))
+    await right.flush()
+    fits = b"x" * left.max_payload
+    with pytest.raises(PayloadTooLarge) as refused:
+        left.publish("a", fits + b"x")
+    assert str(left.max_payload) in str(refused.value)
+    with pytest.raises(PayloadTooLarge):
+        await left.request("a", fits + b"x", 1.0)
+    assert left.publish("a", fits)
+    await until(lambda: heard)
+    assert heard == [fits] and left.is_connected, "the connection and its streams live on"
+    await left.close()
+    await right.close()
+
+
+async def test_it_reconnects_and_tells(nats_server: NatsServer) -> None:
+    left, right = await pair(nats_server)
+    heard: list[bytes] = []
+    hooks: list[str] = []
+    await right.subscribe("a", lambda subject, reply, data, headers: heard.append(data))
+    right.reconnect_hooks.append(lambda: hooks.append("right"))
+    await asyncio.to_thread(nats_server.kill)
+    await until(lambda: not left.is_connected and not right.is_connected)
+    assert not left.publish("a", b"lost")
+    with pytest.raises(NotConnected):
+        await left.request("a", b"", 1.0)
+    await asyncio.to_thread(nats_server.restart)
+    await until(lambda: left.is_connected and right.is_connected and hooks)
+    await until(lambda: left.publish("a", b"found") and heard)
+    assert b"lost" not in heard
+    await left.close()
+    await right.close()
+
+
+async def test_a_handler_that_fails_ends_the_process(nats_server: NatsServer) -> None:
+    left, right = await pair(nats_server)
+    failures: list[BaseException] = []
+    right.fatal = failures.append
+
+    def broken(subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        raise ValueError("a bug")
+
+    subscription = await right.subscribe("a", broken)
+    await right.flush()
+    left.publish("a", b"")
+    await until(lambda: failures)
+    assert isinstance(failures[0], ValueError)
+    await subscription.unsubscribe()
+    await subscription.unsubscribe()
+    await left.close()
+    await right.close()
+
+
+async def test_rule_19_replies_go_to_inboxes_of_the_role(nats_server: NatsServer) -> None:
+    bus = await Bus.connect(nats_server.url, "gateway-12-abcd")
+    inbox = bus.new_inbox()
+    assert inbox.startswith("_INBOX.gateway.") and is_inbox(inbox) and inbox != bus.new_inbox()
+    await bus.close()
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "tb.v1.infer", "$JS.API.STREAM.DELETE.LOG_s0", "_INBOX.*", "_INBOX.a.>", "_INBOX..a", "_INBOXa"]
+)
+def test_rule_19_anything_else_is_no_reply_subject(subject: str) -> None:
+    assert not is_inbox(subject)

@@ -19,11 +19,12 @@ import msgspec
 
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.errors import BusError
 from shared.errors import RequestError, timed_out, unavailable
 from shared.messages.codec import WireError, decoder, encode
-from shared.messages.control import CancelRequest, ModelCard, TokenizerHeartbeat
+from shared.messages.control import Cancelled, CancelRequest, ModelCard, TokenizerHeartbeat
 from shared.messages.packed import unpack_tokens
-from shared.messages.pipeline import Delta, GenerateRequest, TokenLogprob
+from shared.messages.pipeline import Delta, GenerateRequest, Refused, TokenLogprob
 from shared.params import validate_params
 from shared.reading.hub import StreamHub
 from shared.reading.outcome import FINISH_REASONS, failure
@@ -34,8 +35,12 @@ DEFAULT_SHARD = "s0"
 DEADLINE_S = 600.0
 DEADLINE_GRACE_S = 5.0
 DISCOVERY_TIMEOUT_S = 5.0
+CANCEL_TIMEOUT_S = 5.0
+CANCEL_ATTEMPT_S = 1.0
+CANCEL_WAIT_S = 0.1
 
 _decode_tokenizer = decoder(TokenizerHeartbeat)
+_decode_cancelled = decoder(Cancelled | Refused)
 
 
 class AcceptedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +183,8 @@ class TokenbusClient:
             raise
         finally:
             if not is_finished:
-                await self.cancel(whole_id)
+                with contextlib.suppress(RequestError):  # without a tokenizer the deadline will end it
+                    await self.cancel(whole_id)
 
     async def attach(
         self,
@@ -237,9 +243,24 @@ class TokenbusClient:
         generation.choices = [choices[index] for index in sorted(choices)]
         return generation
 
-    async def cancel(self, request_id: str) -> None:
-        """End a request; whoever reads it gets finish_reason abort. Harmless when it has ended already."""
-        self._bus.publish(subjects.CANCEL, encode(CancelRequest(request_id=request_id)))
+    async def cancel(self, request_id: str, timeout_s: float | None = None) -> None:
+        """End a request; whoever reads it gets finish_reason abort. Harmless when it has ended already.
+
+        Returns once the end is in the log. Raises RequestError, 503 if no tokenizer has written it within timeout_s.
+        """
+        data = encode(CancelRequest(request_id=request_id))
+        until = asyncio.get_running_loop().time() + (CANCEL_TIMEOUT_S if timeout_s is None else timeout_s)
+        while True:
+            try:
+                answer = _decode_cancelled(await self._bus.request(subjects.CANCEL, data, CANCEL_ATTEMPT_S))
+            except (BusError, TimeoutError, WireError):
+                if asyncio.get_running_loop().time() >= until:
+                    raise unavailable("No tokenizer has taken the cancellation.") from None
+                await asyncio.sleep(CANCEL_WAIT_S)
+                continue
+            if isinstance(answer, Refused):
+                raise RequestError.from_refused(answer)
+            return
 
 
 async def _next(queue: asyncio.Queue[Delta], until: float) -> Delta:

@@ -79,9 +79,16 @@ async def test_attach_goes_on_elsewhere(client: TokenbusClient, stand_in: StandI
     assert stand_in.cancels == []
 
 
-async def test_cancel(client: TokenbusClient, stand_in: StandIn) -> None:
+async def test_cancel_is_answered(client: TokenbusClient, stand_in: StandIn) -> None:
     await client.cancel("0" * 32)
-    await until(lambda: stand_in.cancels == ["0" * 32])
+    assert stand_in.cancels == ["0" * 32]
+
+
+async def test_cancel_without_a_tokenizer(client: TokenbusClient, stand_in: StandIn) -> None:
+    await stand_in.deafen()
+    with pytest.raises(RequestError) as caught:
+        await client.cancel("0" * 32, timeout_s=0.2)
+    assert caught.value.status == 503
 
 
 async def test_survives_a_lost_detokenizer(client: TokenbusClient, stand_in: StandIn) -> None:
@@ -125,6 +132,7 @@ async def test_refusals_and_failures(client: TokenbusClient, stand_in: StandIn) 
 
 async def test_nobody_there(client: TokenbusClient, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.reading.submission.NO_TOKENIZER_LIMIT_S", 0.2)
+    monkeypatch.setattr("shared.client.CANCEL_TIMEOUT_S", 0.2)
     stand_in.beats.clear()
     await stand_in.deafen()
     with pytest.raises(RequestError, match="is Tokenbus running"):

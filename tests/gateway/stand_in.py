@@ -16,6 +16,7 @@ from shared.messages.codec import decoder, encode
 from shared.messages.control import (
     Attach,
     Attached,
+    Cancelled,
     CancelRequest,
     Detach,
     DetokenizerHeartbeat,
@@ -198,7 +199,9 @@ class StandIn:
         self._live.pop(detach.number, None)
 
     def _on_cancel(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
-        self.cancels.append(_decode_cancel(data).request_id)
+        request_id = _decode_cancel(data).request_id
+        self.cancels.append(request_id)
+        self.bus.publish(reply, encode(Cancelled(request_id=request_id)))
 
     def _on_end_record(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         end: End = _decode_end(data)

@@ -55,7 +55,8 @@ class Routes:
             exchange.connection.let_go(exchange)
             if not exchange.connection.is_refused:
                 self._on_answered(exchange)
-                self._log.info(
+                log = self._log.info if exchange.status >= 400 else self._log.debug
+                log(
                     "request",
                     method=exchange.method,
                     path=exchange.path[:128],

@@ -32,6 +32,7 @@ class HttpServer:
             interface="asgi3",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             timeout_keep_alive=int(limits.keep_alive_s),
         )
         self._state = ServerState()

@@ -1,6 +1,6 @@
 """Metrics of the gateway: vLLM's names where it has one, tokenbus_* otherwise."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -82,14 +82,12 @@ class GatewayMetrics(Collector):
         self._models: dict[str, ModelMetrics] = {}
         self._http = Counter("tokenbus_http_responses", "HTTP answers by status", ["status"], registry=registry)
         self._by_status: dict[int, Counter] = {}
+        self._followed: list[tuple[str, str, Callable[[], int]]] = []
         self.unknown_fields = Counter(
             "tokenbus_unknown_request_fields", "Fields of request bodies that are not known", registry=registry
         )
         self.client_gone = Counter(
             "tokenbus_client_disconnects", "Requests whose client went before the answer", registry=registry
-        )
-        self.reattached = Counter(
-            "tokenbus_reattached_streams", "Streams that had to attach to a detokenizer again", registry=registry
         )
         self.running = Gauge("tokenbus_http_requests_running", "Generations being answered", registry=registry)
         registry.register(self)
@@ -100,6 +98,10 @@ class GatewayMetrics(Collector):
         if metrics is None:
             metrics = self._models[name] = ModelMetrics()
         return metrics
+
+    def follow(self, name: str, text: str, read: Callable[[], int]) -> None:
+        """Export a count that somebody else keeps."""
+        self._followed.append((name, text, read))
 
     def count_answer(self, status: int) -> None:
         """One HTTP answer; 499 stands for a client that went first."""
@@ -124,6 +126,8 @@ class GatewayMetrics(Collector):
             for reason, count in model.num_success.items():
                 success.add_metric([name, reason], count)
         yield from (prompt, generation, success)
+        for name, text, read in self._followed:
+            yield CounterMetricFamily(name, text, value=read())
 
     def _histograms(self) -> Iterator[Metric]:
         families = (

@@ -39,6 +39,17 @@ class Gateway:
         self._host.health = self._health
         self._host.add_stats("http", f"http://{self.server.host}:{self.server.port}", self._counts)
         self._metrics.running.set_function(lambda: len(self.endpoints.generations))
+        hub = self.pipeline.hub
+        self._metrics.follow(
+            "tokenbus_reattached_streams",
+            "Streams that had to attach to a detokenizer again",
+            lambda: hub.attachments.num_reattached,
+        )
+        self._metrics.follow(
+            "tokenbus_malformed_messages",
+            "Messages from the bus that could not be decoded",
+            lambda: hub.num_malformed + self.pipeline.num_malformed,
+        )
         self._host.log.info("serving", url=f"http://{self.server.host}:{self.server.port}")
 
     async def drain(self) -> None:

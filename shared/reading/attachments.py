@@ -17,6 +17,7 @@ ATTACH_TIMEOUT_S = 0.4
 NO_RESPONDERS_WAIT_S = 0.1
 HEARD_LATELY_S = 1.0
 PAUSE_S = 0.4
+TOKEN_BYTES = 4
 FORGET_SOURCE_S = 3600.0
 FORGET_DETOKENIZER_S = 60.0
 
@@ -127,6 +128,8 @@ class Attachments:
         choice = delta.choice
         if not 0 <= choice < len(stream.positions) or stream.ended[choice]:
             return False
+        if len(delta.token_ids) % TOKEN_BYTES:
+            return False  # no column of int32: not from a detokenizer of ours
         position = stream.positions[choice]
         if delta.start != position or delta.stop < delta.start:
             if delta.start > position:

@@ -63,6 +63,7 @@ class Script:
     holds_at: int | None = None
     tokens_per_delta: int = 1
     refusal: RequestError | None = None
+    shard: str = "s0"
     text: Callable[[int, int], str] = text_of
 
 
@@ -114,6 +115,7 @@ class StandIn:
         pairs = (
             (subjects.INFER, self._on_infer),
             (subjects.attach(self.shard), self._on_attach),
+            (subjects.attach("s1"), self._on_attach),
             (subjects.attach_direct(self.shard, "*"), self._on_attach_direct),
             (subjects.detach(self.shard), self._on_detach),
             (subjects.CANCEL, self._on_cancel),
@@ -171,11 +173,11 @@ class StandIn:
         self._scripts.setdefault(request_id, script)
         wanted = request.params.get("return_token_ids")
         accepted = Accepted(
-            request_id, num_prompt_tokens=3, shard=self.shard, prompt_token_ids=[7, 8, 9] if wanted else None
+            request_id, num_prompt_tokens=3, shard=script.shard, prompt_token_ids=[7, 8, 9] if wanted else None
         )
         self.bus.publish(reply, encode(accepted))
         for attach in list(self._live.values()):
-            if attach.request_id == request_id:
+            if attach.request_id == request_id and script.shard == self.shard:
                 self._serve(attach)
 
     def _on_attach(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:

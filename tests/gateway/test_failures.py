@@ -261,6 +261,24 @@ async def test_rule_12_retries_are_the_same_bytes(running: Running) -> None:
     assert first == second
 
 
+async def test_accepted_into_another_shard(running: Running) -> None:
+    """The early attach was sent to the wrong place: it is taken back, and made where the request is."""
+    running.stand_in.script = Script(shard="s1")
+    assert (await running.complete()).json()["choices"][0]["text"] == text_of(0, 4)
+    assert len(running.stand_in.detaches) == 1
+    assert len(running.stand_in.attaches) == 2
+
+
+async def test_acceptance_takes_longer_than_the_early_attach_lives(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.prompt_request.EARLY_ATTACH_S", 0.1)
+    running.stand_in.ignored_infers = 1
+    assert (await running.complete()).json()["choices"][0]["text"] == text_of(0, 4)
+    assert len(running.stand_in.detaches) == 1
+    assert len(running.stand_in.attaches) == 2
+
+
 async def test_rule_14_a_lost_batch(running: Running, open_stream: Open) -> None:
     running.stand_in.script = Script(num_tokens=8, holds_at=3)
     streaming = await open_stream()
@@ -270,6 +288,7 @@ async def test_rule_14_a_lost_batch(running: Running, open_stream: Open) -> None
     seen += await streaming.read_until(b"[DONE]")
     assert [seen.count(b'" w%d"' % index) for index in range(8)] == [1] * 8
     assert [attach.positions for attach in running.stand_in.attaches][:2] == [(0,), (3,)]
+    assert running.value("tokenbus_reattached_streams_total") >= 1
 
 
 async def test_rule_14_a_lost_last_batch(running: Running, open_stream: Open) -> None:
@@ -335,8 +354,8 @@ async def test_malformed_messages_harm_nobody(running: Running) -> None:
             running.stand_in.bus.publish(subject, junk)
     await running.stand_in.bus.flush()
     assert (await running.complete()).status_code == 200
-    assert hub.num_malformed == 10
-    assert running.gateway.pipeline.num_malformed == 10
+    assert (hub.num_malformed, running.gateway.pipeline.num_malformed) == (10, 10)
+    assert running.value("tokenbus_malformed_messages_total") == 20
 
 
 async def test_sigterm_of_the_real_process(nats_server: NatsServer, stand_in: StandIn) -> None:

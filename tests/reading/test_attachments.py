@@ -194,6 +194,13 @@ def test_choices_that_are_none() -> None:
     assert reading.batch(2, reading.delta(0, 0, end=True)) == [(0, 0, 0)]
 
 
+def test_a_malformed_column_is_dropped() -> None:
+    reading = Reading()
+    delta = Delta(attach=reading.stream.number, choice=0, start=0, stop=1, text="x", token_ids=b"\x01")
+    assert reading.batch(1, delta) == []
+    assert reading.batch(2, reading.delta(0, 1)) == [(0, 0, 1)]
+
+
 def test_a_done_stream_does_not_attach() -> None:
     reading = Reading()
     reading.batch(1, reading.delta(0, 1, end=True))

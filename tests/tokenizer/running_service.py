@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,14 +14,22 @@ from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.service import TokenizerService
 from shared import subjects
 from shared.bus.client import Bus
+from shared.log.memory import MemoryLog
 from shared.log.port import Log
 from shared.messages.codec import decoder, encode
 from shared.messages.control import Attach, Attached, DetokenizerHeartbeat, LeaderHeartbeat, ShardLoad
+from shared.messages.pipeline import End, Request
 from shared.service import ServiceHost
 from tests.servers import NatsServer
 from tests.tokenizer.tiny_served_model import NAME, served_model
 from tests.waiting import until
 
+REQUEST_ID = "00112233445566778899aabbccddeeff"
+ASK: dict[str, Any] = {"v": 1, "model": "tiny", "prompt": "The capital", "params": {"max_tokens": 5}}
+GATEWAY_ASK = {**ASK, "request_id": REQUEST_ID, "attach": False, "seed_default": 4}
+
+decode_request = decoder(Request)
+decode_end = decoder(End)
 LOAD = ShardLoad(num_workers=1, max_model_len=256)
 _decode_attach = decoder(Attach)
 
@@ -122,3 +131,15 @@ async def running(
         await asyncio.wait_for(serving, 20)
         await client.close()
         await host.bus.close()
+
+
+def memory_log() -> MemoryLog:
+    return MemoryLog(time.time_ns)
+
+
+def gateway_ask(**fields: Any) -> dict[str, Any]:
+    return {**GATEWAY_ASK, "created_s": time.time(), **fields}
+
+
+def records(log: MemoryLog, kind: str) -> list[bytes]:
+    return [data for each, data, _ in log.records if each == kind]

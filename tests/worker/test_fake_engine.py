@@ -97,6 +97,8 @@ def test_ordinary_tokens_are_those_of_the_vocabulary_that_are_not_special() -> N
     added = [{"id": 0, "special": True}, {"id": 7, "special": False}, {"id": 99, "special": False}]
     tokenizer = {"model": {"vocab": {"<eos>": 0, "a": 1, "b": 2}}, "added_tokens": added}
     assert ordinary_token_ids(tokenizer, 50).tolist() == [1, 2, 7]
+    words = {"model": {"vocab": {"a": 0, "Ġb": 1, "Ġ": 2, "Ġc": 3, "error": 4}}}
+    assert ordinary_token_ids(words, 50).tolist() == [1, 3], "what it says reads as words"
     unigram = {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0]]}, "added_tokens": added[:1]}
     assert ordinary_token_ids(unigram, 50).tolist() == [1]
     with pytest.raises(ValueError, match="no ordinary tokens"):

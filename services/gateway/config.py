@@ -16,6 +16,13 @@ class GatewayConfig(ServiceConfig, kw_only=True, frozen=True):
     request_timeout_s: Annotated[
         float, msgspec.Meta(description="seconds after which a request is ended with reason deadline", gt=0)
     ] = 600.0
+    seed: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(
+            description="draws the seeds of requests without one, in their order, so that a run can be "
+            "repeated; none: new ones each time"
+        ),
+    ] = None
     max_body_bytes: Annotated[int, msgspec.Meta(description="largest request body, packed and unpacked", ge=1024)] = (
         8 * 1024 * 1024
     )

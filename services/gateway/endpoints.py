@@ -1,6 +1,6 @@
 """What each path does."""
 
-import secrets
+import random
 import time
 from collections.abc import Callable
 
@@ -31,6 +31,7 @@ class Endpoints:
         self._pipeline = pipeline
         self._metrics = metrics
         self._check_health = check_health
+        self._seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
         self._openapi = msgspec.json.encode(openapi_document(package_version()))
         self.generations: set[Generation] = set()
 
@@ -65,7 +66,7 @@ class Endpoints:
             chat=chat,
             find_model=lambda name: self._pipeline.models.find(name, time.monotonic()),
             request_id=new_request_id(),
-            seed=secrets.randbits(63),
+            seed=self._seeds.getrandbits(63),
             now_s=time.time(),
             deadline_s=self._config.request_timeout_s,
             traceparent=exchange.header(b"traceparent") or "",

@@ -21,7 +21,6 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"], msgspec.Meta(description="of weights and KV; auto: the model's own")
     ] = "auto"
-    seed: Annotated[int, msgspec.Meta(description="for whatever is random outside of requests", ge=0)] = 0
     max_model_len: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),

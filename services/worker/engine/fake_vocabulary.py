@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
 WORD_STARTS = ("Ġ", "▁")
 
 

@@ -56,10 +56,11 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
     folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
     folder.open()
     try:
-        processes, nats_url = make_processes(config, given, folder)
         root = given.get("model_repository")
         with model_progress(console) as progress:
-            ModelRepository(Path(root) if root else None).ensure(config.model, progress)
+            model = ModelRepository(Path(root) if root else None).ensure(config.model, progress)
+        # A version added later must not make a restarted service differ from the others.
+        processes, nats_url = make_processes(config, {"model_version": model.version, **given}, folder)
         yield PreparedNode(config, folder, processes, nats_url)
     finally:
         folder.close()

@@ -19,6 +19,7 @@ from shared.bus.receiver import Receiver
 from shared.log.fold import Change, Fold
 from shared.messages.codec import encode
 from shared.messages.control import Attach, Attached, Detach, DetokenizerHeartbeat
+from shared.messages.pipeline import Done
 from shared.repository.store import ModelRepository
 from shared.service import Health, ServiceHost
 
@@ -95,9 +96,15 @@ class DetokenizerService:
     # ---- what the log says ------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change) -> None:
+        if isinstance(change.record, Done) and change.counted:
+            self._log_done(change.record)
         if change.sequences:
             self.desk.changed(change.sequences, self._loop.time())
             self._flush()
+
+    def _log_done(self, done: Done) -> None:
+        request = self.fold.requests[done.request_id].request
+        self._host.log.debug("done", request_id=done.request_id, reasons=done.reasons, traceparent=request.traceparent)
 
     def _on_reload(self) -> None:
         self._host.log.info("loaded a snapshot", folded=self.fold.seq)

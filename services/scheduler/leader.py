@@ -187,6 +187,9 @@ class Leader:
         if sequence.choice == 0:
             self._deadlines.add(request.deadline_ns, request.request_id)
         refusal = self.core.add(sequence)
+        self._logger.debug(
+            "admitted", sequence=sequence.id, request_id=request.request_id, traceparent=request.traceparent
+        )
         if refusal is not None:
             self._reject(request.request_id, refusal)
 

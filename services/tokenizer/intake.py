@@ -129,6 +129,12 @@ class Intake:
         except LogUnavailable:
             raise unavailable("The log cannot be reached.", code="log_unavailable") from None
         self._metrics.prompt_tokens.observe(len(token_ids))
+        self._logger.debug(
+            "accepted",
+            request_id=request.request_id,
+            num_prompt_tokens=len(token_ids),
+            traceparent=request.traceparent,
+        )
         return Accepted(
             request_id=request.request_id,
             num_prompt_tokens=len(token_ids),

@@ -13,7 +13,7 @@ from tests.engine.prompts import PROMPTS
 from tests.engine.reference import LOGIT_TOLERANCE, LogitsRecorder, Reference
 
 NUM_TOKENS = 10
-NUM_TOKENS_FULL = 48
+NUM_TOKENS_FULL = 32
 BFLOAT16_GAP = 0.05
 
 
@@ -30,12 +30,12 @@ def expected(smollm_engine: CpuEngine, smollm_reference: Reference, prompts: lis
     return [smollm_reference.greedy(prompt, guess) for prompt, guess in zip(prompts, guesses, strict=True)]
 
 
-def preempt_now_and_then(driver: Driver) -> int:
+def preempt_now_and_then(driver: Driver, most: int = 40) -> int:
     """Run to the end; after every second step one sequence loses its blocks. Returns how often one did."""
     num_preempted = 0
     while driver.running:
         driver.step()
-        if driver.running and driver.num_steps % 2 == 0:
+        if driver.running and driver.num_steps % 2 == 0 and num_preempted < most:
             driver.preempt(driver.running[driver.num_steps % len(driver.running)])
             num_preempted += 1
     return num_preempted
@@ -133,9 +133,8 @@ def test_longer_outputs_of_every_kind_of_run(
     outputs = generate(smollm_engine, prompts, sampling)
     assert [smollm_reference.greedy(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)] == outputs
     assert generate(smollm_engine, prompts, sampling, alone=True) == outputs
-    for chunk in (7, 16, 100):
-        assert generate(smollm_engine, prompts, sampling, chunk=chunk, prefix_caching=chunk == 16) == outputs
-    driver = Driver(smollm_engine, chunk=64)
+    assert generate(smollm_engine, prompts, sampling, chunk=33, prefix_caching=True) == outputs
+    driver = Driver(smollm_engine, chunk=200)
     sequences = [driver.add(prompt, sampling) for prompt in prompts]
     preempt_now_and_then(driver)
     assert [sequence.outputs for sequence in sequences] == outputs

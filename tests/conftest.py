@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.engine.threads import sleep_while_waiting
 from tests.servers import NatsServer
+
+# As in the worker, and for the same reason: tests share their cores with servers and with each other.
+sleep_while_waiting()
 
 
 @pytest.fixture

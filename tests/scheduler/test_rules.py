@@ -3,6 +3,7 @@
 from shared.log.state import SequenceState
 from shared.messages.packed import INT32, UINT64, unpack
 from shared.messages.pipeline import RowError, Rows, StepPlan
+from shared.sampling_seed import choice_seed
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PROMPT = list(range(100, 110))
@@ -210,6 +211,16 @@ def test_rule_16_choices_are_sequences_that_share_their_prompt() -> None:
     shard.check()
     assert [len(state.tokens) for state in states] == [6, 6, 6]
     assert shard.scheduler.prefix_cache_hits >= 8
+
+
+def test_rule_16_the_worker_is_told_each_choices_own_seed() -> None:
+    shard = shard_of("w", num_blocks=64, max_num_batched_tokens=64)
+    states = shard.submit(PROMPT, n=3, seed=7)
+    plan = shard.schedule("w")
+    assert plan is not None
+    seeds = {new.sequence: new.sampling.seed for new in plan.new}
+    assert seeds == {state.id: choice_seed(7, state.choice) for state in states}
+    assert len(set(seeds.values())) == 3
 
 
 def test_rule_20_sequences_of_a_dead_worker_run_alone_first() -> None:

@@ -123,7 +123,7 @@ class _Columns:
 
     def _load(self, sequence: Sequence) -> None:
         """Everything the worker must know of a sequence, before its first step there."""
-        sampling = sequence.state.request.sampling
+        sampling = sequence.state.sampling
         num_tokens = sequence.num_given_tokens
         sequence.num_sent_blocks = sequence.num_computed_tokens // self._worker.block_size
         sequence.loaded = True

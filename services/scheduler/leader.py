@@ -22,6 +22,8 @@ from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Done, End, EndReason, EpochStart, Fence, Request, Rows
 from shared.messages.plan_parts import split_plan
 
+BLOCK_ID_BYTES = 4
+
 
 @dataclass(slots=True)
 class LeaderPorts:
@@ -54,9 +56,7 @@ class Leader:
     def start(self, heartbeats: list[WorkerHeartbeat], now: float) -> None:
         """Take over all live sequences of the fold, and open an epoch with every worker heard of lately."""
         for state in self._fold.requests.values():
-            for sequence in state.sequences:
-                if sequence.end is None:
-                    self._admit(sequence)
+            self._admit(state.sequences)
         for heartbeat in heartbeats:
             self.on_worker_heartbeat(heartbeat, now)
 
@@ -84,12 +84,10 @@ class Leader:
         link = self.links.get(report.worker)
         if link is None or link.state is not LinkState.OPENING or report.epoch != link.epoch:
             return
-        block_ids = unpack_tokens(report.block_ids)
-        hashes = report.block_hashes
-        cached = [
-            (block_id, hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES])
-            for index, block_id in enumerate(block_ids)
-        ]
+        cached = _contents(report)
+        if cached is None:
+            self._logger.warning("malformed cache report", worker=link.name)
+            return
         link.open(now)
         self.core.add_worker(link.heartbeat, link.epoch, cached)
         self.core.set_accepting(link.name, not link.heartbeat.leaving)
@@ -145,7 +143,8 @@ class Leader:
         link = self.links.get(worker)
         if link is None:
             return
-        self.core.remove_worker(worker, died=link.is_broken(now))
+        died = link.is_broken(now) and not link.heartbeat.leaving
+        self.core.remove_worker(worker, died=died)
         if link.is_silent(now):
             del self.links[worker]
         else:
@@ -167,9 +166,7 @@ class Leader:
         elif isinstance(record, Fence) and record.kind == "worker":
             self._on_worker_fenced(record.worker, now)
         elif isinstance(record, Request):
-            for sequence in change.sequences:
-                if sequence.end is None:
-                    self._admit(sequence)
+            self._admit(change.sequences)
         for sequence in change.sequences:
             if sequence.end is not None:
                 self.core.end(sequence.id)
@@ -182,21 +179,32 @@ class Leader:
         self.core.update(frame.worker, frame.step)
         link.on_folded(frame.step, now)
 
-    def _admit(self, sequence: SequenceState) -> None:
-        request = sequence.request
-        if sequence.choice == 0:
-            self._deadlines.add(request.deadline_ns, request.request_id)
-        refusal = self.core.add(sequence)
-        self._logger.debug(
-            "admitted", sequence=sequence.id, request_id=request.request_id, traceparent=request.traceparent
-        )
-        if refusal is not None:
-            self._reject(request.request_id, refusal)
+    def _admit(self, sequences: list[SequenceState]) -> None:
+        """The choices of one request; some may have ended under an earlier leader."""
+        live = [sequence for sequence in sequences if sequence.end is None]
+        if not live:
+            return
+        request = live[0].request
+        self._deadlines.add(request.deadline_ns, request.request_id)
+        for sequence in live:
+            self._logger.debug(
+                "admitted", sequence=sequence.id, request_id=request.request_id, traceparent=request.traceparent
+            )
+            refusal = self.core.add(sequence)
+            if refusal is not None:
+                self._reject(request.request_id, refusal)
+                return
 
     def _reject(self, request_id: str, refusal: str) -> None:
+        """End a request that no worker can run. One that had begun on a worker which is gone fails where it stands:
+        its readers may have all that is folded."""
         state = self._fold.requests[request_id]
         for sequence in state.sequences:
             self.core.end(sequence.id)
+        if any(sequence.tokens or sequence.end is not None for sequence in state.sequences):
+            failed = End(request_id=request_id, reason="error", message=refusal)
+            self._ports.append([(failed, f"rejected-{request_id}")])
+            return
         end = End(request_id=request_id, reason="rejected", position=0, message=refusal)
         rejected: EndReason = "rejected"
         reasons = (rejected,) * len(state.sequences)
@@ -241,9 +249,9 @@ class Leader:
         return True
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no sequence is left to plan."""
-        return not self.core.num_running and not self.core.num_waiting
+    def can_plan(self) -> bool:
+        """Whether any sequence is left to plan, and any worker to plan it for."""
+        return bool(self.links) and bool(self.core.num_running or self.core.num_waiting)
 
     def load(self, log_full: bool) -> ShardLoad:
         """What tokenizers and gateways are told."""
@@ -258,3 +266,14 @@ class Leader:
             log_full=log_full,
             max_model_len=max((link.heartbeat.max_model_len for link in self.links.values()), default=0),
         )
+
+
+def _contents(report: CacheReport) -> list[tuple[int, bytes]] | None:
+    """(block id, hash) of each reported block; None if the columns do not fit each other."""
+    hashes = report.block_hashes
+    if len(report.block_ids) * HASH_BYTES != len(hashes) * BLOCK_ID_BYTES or len(hashes) % HASH_BYTES:
+        return None
+    return [
+        (block_id, hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES])
+        for index, block_id in enumerate(unpack_tokens(report.block_ids))
+    ]

@@ -38,6 +38,7 @@ TICK_S = 0.05
 LATE_S = 0.35
 HEARTBEAT_S = 0.2
 HEARD_LATELY_S = 1.0
+LEAVE_RESERVE_S = 2.0
 FULL_SHARE = 0.95
 
 
@@ -63,6 +64,7 @@ class SchedulerService:
             log, self.fold, Retention(config.log_retention_s), self._fence_keep, log.fill_share, host.log
         )
         self.leader: Leader | None = None
+        self._leave_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._metrics = SchedulerMetrics(self)
@@ -84,7 +86,7 @@ class SchedulerService:
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until told to stop and nothing that this process leads is left to do."""
+        """Serve until told to stop; a leader then finishes what runs, for as long as it may."""
         receiver = Receiver(self._host.bus, self._logger)
         shard = self._config.shard
         await receiver.on(subjects.worker_heartbeat(shard), WorkerHeartbeat, self._on_worker_heartbeat)
@@ -121,10 +123,15 @@ class SchedulerService:
             details["workers"] = {name: link.state.value for name, link in leader.links.items()}
         return Health(self._tail.live, details)
 
-    @property
     def _may_stop(self) -> bool:
-        """A standby may go at any time; a leader once no sequence is left to plan."""
-        return self._host.stopping.is_set() and (self.leader is None or self.leader.is_idle)
+        """A standby may go at any time; a leader once it can plan nothing more, or its time is over: what then still
+        runs is in the log, and goes on under the next leader."""
+        if not self._host.stopping.is_set():
+            return False
+        now = self._now()
+        if self._leave_at is None:
+            self._leave_at = now + max(0.0, self._config.drain_timeout_s - LEAVE_RESERVE_S)
+        return self.leader is None or not self.leader.can_plan or now >= self._leave_at
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -144,7 +151,7 @@ class SchedulerService:
 
     async def _tick_for_ever(self) -> None:
         beat = float("-inf")
-        while not self._may_stop:
+        while not self._may_stop():
             before = self._now()
             await asyncio.sleep(TICK_S)
             now = self._now()
@@ -174,10 +181,13 @@ class SchedulerService:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(self._config.snapshot_interval_s)
-            if self.leader is None or not self._tail.live:
+            if not self._tail.live:
                 continue
             try:
-                await self._housekeeper.run_once()
+                await self._housekeeper.look_at_fill()
+                # to a full log nobody can take over: if its leader died, a standby must make room
+                if self.leader is not None or self.log_fill > FULL_SHARE:
+                    await self._housekeeper.run_once()
             except LogUnavailable as error:
                 self._logger.warning("housekeeping failed", error=str(error))
 
@@ -245,8 +255,10 @@ class SchedulerService:
         now = self._now()
         if self.leader is not None:
             self.leader.on_worker_heartbeat(heartbeat, now)
-        else:
-            self._heartbeats[heartbeat.worker] = (now, heartbeat)
+            return
+        if heartbeat.worker not in self._heartbeats:
+            self._heartbeats = {name: at for name, at in self._heartbeats.items() if now - at[0] < HEARD_LATELY_S}
+        self._heartbeats[heartbeat.worker] = (now, heartbeat)
 
     def _on_leader_heartbeat(self, heartbeat: LeaderHeartbeat, reply: str) -> None:
         self._watch.on_heartbeat(heartbeat.leader, self.fold.leader, self._now())

@@ -32,6 +32,7 @@ HEARTBEAT_S = 0.2
 TICK_S = 0.05
 QUIET_BEFORE_LEAVING_S = 0.5
 ENGINE_STOP_S = 2.0
+LEAVE_RESERVE_S = 3.0  # of the drain's time, for the step at hand
 COMPLAINT_S = 1.0
 INT32_BYTES = 4
 
@@ -135,14 +136,21 @@ class Worker:
             await asyncio.sleep(TICK_S)
 
     async def _drain(self, beating: "asyncio.Task[None]") -> None:
-        """Leave: what is planned is finished and stored; the leader plans nothing new once it hears of it."""
+        """Leave: what runs is finished and stored, and nothing new comes once the leader has heard of it.
+
+        What takes longer than the drain may is left to other workers: the log has it.
+        """
         self._leaving = True
         self._send_heartbeat()
         quiet_since_s = self._loop.time()
+        leave_at_s = quiet_since_s + max(0.0, self._config.drain_timeout_s - LEAVE_RESERVE_S)
         while self._loop.time() - quiet_since_s < QUIET_BEFORE_LEAVING_S:
             if not self._is_idle or self.window.num_outstanding:
                 quiet_since_s = self._loop.time()
             if self._failed.done() or beating.done():
+                return
+            if self._loop.time() >= leave_at_s:
+                self._host.log.warning("leaving before all sequences have ended; they go on elsewhere")
                 return
             await asyncio.sleep(TICK_S)
 

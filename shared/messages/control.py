@@ -1,10 +1,13 @@
 """Messages beside the data path: heartbeats, epochs, attaching to text, cancelling."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from shared.messages.pipeline import PROTOCOL_VERSION
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 # ---- workers and their leader ---------------------------------------------------------------------------------------
 
@@ -20,19 +23,19 @@ class WorkerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True
 
     v: int = PROTOCOL_VERSION
     worker: str
-    epoch: int
-    next_plan: int
-    started: int
-    finished: int
+    epoch: Number
+    next_plan: Number
+    started: Number
+    finished: Number
     idle: bool
     leaving: bool
     model: str
     model_version: str
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
+    num_blocks: Limit
+    block_size: Limit
+    max_num_seqs: Limit
+    max_num_batched_tokens: Limit
+    max_model_len: Limit
     enable_prefix_caching: bool = True
 
 

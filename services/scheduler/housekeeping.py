@@ -25,25 +25,29 @@ class Retention:
 
     def on_detokenizer(self, name: str, folded: int, now: float) -> None:
         """A detokenizer has folded up to here; one that is silent for 10 s starts again from the snapshot."""
+        if name not in self._detokenizers:
+            self._forget_silent(now)
         self._detokenizers[name] = (now, folded)
+
+    def _forget_silent(self, now: float) -> None:
+        self._detokenizers = {
+            name: (heard, folded)
+            for name, (heard, folded) in self._detokenizers.items()
+            if now - heard <= DETOKENIZER_SILENCE_S
+        }
 
     def trimmable(self, snapshot_seq: int, now: float, *, ignore_age: bool) -> int:
         """The newest record that nobody needs any more, given a snapshot of record snapshot_seq."""
         self._marks.append((now, snapshot_seq))
         while self._marks and now - self._marks[0][0] >= self._retention_s:
             self._old = self._marks.popleft()[1]
-        live = {
-            name: (heard, folded)
-            for name, (heard, folded) in self._detokenizers.items()
-            if now - heard <= DETOKENIZER_SILENCE_S
-        }
-        self._detokenizers = live
+        self._forget_silent(now)
         limit = snapshot_seq if ignore_age else self._old
-        return min([limit, *(folded for _, folded in live.values())])
+        return min([limit, *(folded for _, folded in self._detokenizers.values())])
 
 
 class Housekeeper:
-    """Takes snapshots and trims, while its process leads. fence_keep appends Fence{keep} and waits until it is folded.
+    """Takes snapshots and trims. fence_keep appends Fence{keep} and waits until it is folded; False if it was not.
 
     fill: share of the log's max_bytes in use, as of the last look.
     """
@@ -82,8 +86,13 @@ class Housekeeper:
         trim = self.retention.trimmable(image.seq, loop.time(), ignore_age=self.fill > FULL_SHARE)
         if trim <= self._trimmed:
             return
-        if self._fold.newest_fence <= trim and not await self._fence_keep():
+        if self._fold.newest_fence > trim or await self._fence_keep():
+            await self._log.trim(trim)
+        elif self.fill > FULL_SHARE:
+            # a full log takes no fence, and would stay full: make room first
+            await self._log.trim(trim)
+            await self._fence_keep()
+        else:
             return
-        await self._log.trim(trim)
         self._trimmed = trim
         self._logger.info("log trimmed", snapshot=image.seq, trimmed=trim, snapshot_bytes=len(data))

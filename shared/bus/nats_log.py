@@ -93,11 +93,17 @@ class NatsLog:
         return self.bus.publish(self._out, data, reply)
 
     async def append_fence(self, data: bytes, expected: int) -> int | None:
-        """See Log.append_fence. Without Nats-Msg-Id: a retry of a stored fence is refused all the same."""
-        headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+        """See Log.append_fence. Without Nats-Msg-Id: a retry of a stored fence is refused all the same.
+
+        To the server a trimmed fence never was: then the first one to expect none wins.
+        """
         try:
-            subject = subjects.log_subject(self.shard, "fence")
-            return (await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)).seq
+            with cancellation_kept():
+                if expected and (await self._js.stream_info(self.stream)).state.first_seq > expected:
+                    expected = 0
+                headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+                subject = subjects.log_subject(self.shard, "fence")
+                return (await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)).seq
         except (nats.errors.Error, OSError, TimeoutError) as error:
             _logger.info("fence refused or unknown: %s", error)
             return None

@@ -11,15 +11,22 @@ from shared.log.port import LogFull, OnRecord, OnReload
 class MemoryLog:
     """One shard's log in a list. clock: Unix nanoseconds, an argument so that time can be simulated.
 
-    on_ack delivers acknowledgements of frames as (reply subject, JSON bytes), as NATS would.
+    on_ack delivers acknowledgements of frames as (reply subject, JSON bytes), as NATS would. full: set it to have
+    appends refused; beyond max_records they are too.
     """
 
-    def __init__(self, clock: Callable[[], int], on_ack: Callable[[str, bytes], None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        on_ack: Callable[[str, bytes], None] | None = None,
+        max_records: int | None = None,
+    ) -> None:
         self._clock = clock
         self._on_ack = on_ack
         self.records: list[tuple[str, bytes, int]] = []
         self.first_seq = 1
         self.full = False
+        self._max_records = max_records
         self._message_ids: dict[str, int] = {}
         self._newest_fence = 0
         self._snapshots: list[tuple[int, bytes]] = []
@@ -30,11 +37,20 @@ class MemoryLog:
         """Sequence of the newest record; records count from 1 and never again."""
         return self.first_seq + len(self.records) - 1
 
+    @property
+    def fill(self) -> float:
+        """Share of max_records in use, 0 without a limit."""
+        return len(self.records) / self._max_records if self._max_records else 0.0
+
+    @property
+    def _refuses(self) -> bool:
+        return self.full or self.fill >= 1.0
+
     async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
         """See Log.append."""
         if message_id in self._message_ids:
             return self._message_ids[message_id]
-        if self.full:
+        if self._refuses:
             raise LogFull("the log refuses appends")
         seq = self._store(kind, data)
         self._message_ids[message_id] = seq
@@ -42,14 +58,16 @@ class MemoryLog:
 
     def append_frame(self, data: bytes, reply: str) -> bool:
         """See Log.append_frame."""
-        answer: dict[str, object] = {"error": {"err_code": 10077}} if self.full else {"seq": self._store("out", data)}
+        answer: dict[str, object] = (
+            {"error": {"err_code": 10077}} if self._refuses else {"seq": self._store("out", data)}
+        )
         if self._on_ack is not None:
             self._on_ack(reply, json.dumps(answer).encode())
         return True
 
     async def append_fence(self, data: bytes, expected: int) -> int | None:
         """See Log.append_fence."""
-        if self.full or expected != self._newest_fence:
+        if self._refuses or expected != self._newest_fence:
             return None
         self._newest_fence = self._store("fence", data)
         return self._newest_fence

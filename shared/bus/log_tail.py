@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import nats.errors
 from nats.js import JetStreamContext, api
 
+from shared.bus.cancellation import cancellation_kept
 from shared.bus.client import Bus, Subscription
 from shared.bus.snapshots import SnapshotStore
 from shared.log import snapshot
@@ -123,7 +124,7 @@ class NatsTail:
             while True:
                 await self._wanted.wait()
                 await self._reset_until_done()
-        except LogLost as error:
+        except Exception as error:  # without this task the fold would stand still, and nobody would know why
             self._bus.fatal(error)
 
     async def _watch(self) -> None:
@@ -143,7 +144,8 @@ class NatsTail:
         self._wanted.clear()
         self.resets += 1
         try:
-            await self._reset_consumer()
+            with cancellation_kept():
+                await self._reset_consumer()
             return True
         except (nats.errors.Error, OSError, TimeoutError, WireError) as error:
             _logger.debug("tail of %s cannot start yet: %s", self._stream, error)

@@ -90,13 +90,34 @@ async def test_rule_11_a_deleted_log_ends_the_process_that_folded_it(nats_server
     await other.close()
 
 
-async def test_rule_11_the_newest_fence_survives_a_trim_by_keep(nats_server: NatsServer) -> None:
-    """Why keep exists: compare-and-set on a trimmed fence is refused for good."""
+async def test_an_error_within_the_tail_ends_the_process(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is: a fold that stands still unnoticed is worse than a new start."""
+    bus, _, _, tail = await opened(nats_server)
+    fatal = list[BaseException]()
+    bus.fatal = fatal.append
+
+    async def fail() -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(tail, "_reset_consumer", fail)
+    tail.request_reset()
+    await until(lambda: fatal, "the end")
+    assert isinstance(fatal[0], ValueError)
+    await tail.stop()
+    await bus.close()
+
+
+async def test_rule_11_a_trimmed_newest_fence_does_not_end_take_overs(nats_server: NatsServer) -> None:
+    """To the server it never was; a full log has to be trimmed before it takes Fence{keep}."""
     bus, log, fold, tail = await opened(nats_server)
     fence = await log.append_fence(encode(Fence(kind="takeover", leader="s1")), 0)
     await log.append("req", encode(request()), "req-a")
     await until(lambda: fold.seq == 2)
     await log.trim(1)
-    assert await log.append_fence(encode(Fence(kind="takeover", leader="s2")), fence or 0) is None
+    second = await log.append_fence(encode(Fence(kind="takeover", leader="s2")), fence or 0)
+    assert second == 3
+    assert await log.append_fence(encode(Fence(kind="takeover", leader="s3")), fence or 0) is None, "one of them wins"
     await tail.stop()
     await bus.close()

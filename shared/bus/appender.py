@@ -8,7 +8,7 @@ from shared.log.port import Log, LogFull, LogUnavailable
 from shared.messages.codec import encode
 from shared.messages.pipeline import Done, End
 
-FULL_RETRY_S = 0.5
+RETRY_S = 0.5
 
 
 class BackgroundAppender:
@@ -18,7 +18,6 @@ class BackgroundAppender:
         self._log = log
         self._logger = logger
         self._tasks: set[asyncio.Task[None]] = set()
-        self.num_failed = 0
 
     @property
     def num_pending(self) -> int:
@@ -26,19 +25,15 @@ class BackgroundAppender:
         return len(self._tasks)
 
     def append(self, records: list[tuple[End | Done, str]]) -> None:
-        """Store records, each with its message id, retrying; a failure for good is logged and counted."""
+        """Store records, each with its message id, however long the log is away: whoever decided them will not do so
+        again, and without them a request would never end. A copy too many does no harm (rules 6 and 7)."""
         task = asyncio.create_task(self._store(records))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _store(self, records: list[tuple[End | Done, str]]) -> None:
         for record, message_id in records:
-            try:
-                await self._store_one(record, message_id)
-            except LogUnavailable as error:
-                self.num_failed += 1
-                self._logger.error("record not stored", message_id=message_id, error=str(error))
-                return
+            await self._store_one(record, message_id)
 
     async def _store_one(self, record: End | Done, message_id: str) -> None:
         data = encode(record)
@@ -47,7 +42,10 @@ class BackgroundAppender:
                 await self._log.append("end", data, message_id)
                 return
             except LogFull:
-                await asyncio.sleep(FULL_RETRY_S)
+                self._logger.debug("the log is full", message_id=message_id)
+            except LogUnavailable as error:
+                self._logger.warning("record not stored yet", message_id=message_id, error=str(error))
+            await asyncio.sleep(RETRY_S)
 
     async def drain(self) -> None:
         """Wait until everything is stored."""

@@ -62,6 +62,8 @@ class _Client(NatsClient):
         if self._status != NatsClient.CONNECTED:
             return False
         if self._pending:
+            if self._pending_data_size > MAX_WRITE_BUFFER_BYTES:
+                return False
             self._pending.append(frame)
             self._pending_data_size += len(frame)
             return True

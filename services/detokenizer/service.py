@@ -85,7 +85,7 @@ class DetokenizerService:
 
     def _tick(self, *, prune: bool) -> None:
         now = self._loop.time()
-        self.desk.tick(now)
+        self.desk.tick(now, live=self._tail.live)
         if prune:
             self.desk.forget_retired()
         self._flush()

@@ -11,7 +11,7 @@ from shared.log import snapshot
 from shared.log.fold import KEEP_FINISHED_NS
 from shared.messages.control import Attach
 from shared.messages.packed import unpack_tokens
-from shared.messages.pipeline import Delta, Done, End, Fence
+from shared.messages.pipeline import Delta, Done, End, EndReason, Fence
 from tests.detokenizer.bytes_tokenizer import EOS, bytes_vocabulary
 from tests.log.records import FoldUnderTest, request, rows
 
@@ -208,6 +208,36 @@ def test_readers_of_what_does_not_exist_are_told(bench: Bench) -> None:
     bench.desk.tick(bench.now + UNKNOWN_S + 1)
     bench.collect()
     assert bench.sent[0].error is not None and bench.sent[0].error.code == "request_not_found"
+    assert not len(bench.desk.attachments)
+
+
+def test_a_reader_of_several_choices_is_told_whichever_it_still_reads(bench: Bench) -> None:
+    bench.attach([7, 0, 3])
+    bench.desk.tick(bench.now + UNKNOWN_S + 1)
+    bench.collect()
+    assert [(delta.choice, delta.start, delta.stop) for delta in bench.sent] == [(0, 7, 7), (1, 0, 0), (2, 3, 3)]
+    assert all(delta.error is not None for delta in bench.sent)
+
+
+def test_nobody_is_told_that_a_request_does_not_exist_while_the_fold_is_behind(bench: Bench) -> None:
+    bench.attach()
+    bench.desk.tick(bench.now + UNKNOWN_S + 1, live=False)
+    bench.desk.tick(bench.now + UNKNOWN_S + 2)
+    bench.collect()
+    assert not bench.sent and len(bench.desk.attachments) == 1
+    bench.desk.tick(bench.now + 2 * UNKNOWN_S + 2)
+    bench.collect()
+    assert bench.sent[0].error is not None
+
+
+@pytest.mark.parametrize("reason", ["cancel", "deadline", "error"])
+def test_a_reader_beyond_the_end_is_told_of_the_end(bench: Bench, reason: EndReason) -> None:
+    accept(bench)
+    bench.tokens(*b"ab")
+    bench.attach([5])
+    assert not bench.sent, "it may be ahead of this fold"
+    bench.feed(End(request_id=RID, reason=reason))
+    assert [(delta.start, delta.stop, delta.text, delta.end) for delta in bench.sent] == [(5, 5, "", reason)]
     assert not len(bench.desk.attachments)
 
 

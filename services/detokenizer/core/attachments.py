@@ -11,7 +11,8 @@ from shared.messages.control import Attach
 class Attachment:
     """One reader. positions: tokens that it has, by choice. ended: choices whose last delta was sent.
 
-    since: when it was made (seconds of a monotonic clock). formatter: the messages of a plain client.
+    since: when it was made, or when this detokenizer last was behind the log without its request being folded (seconds
+    of a monotonic clock). formatter: the messages of a plain client.
     """
 
     attach: Attach

@@ -84,8 +84,11 @@ class Desk:
         """A reader is gone."""
         self.attachments.detach(request_id, number)
 
-    def tick(self, now: float) -> None:
-        """Several times a second: outcomes that no reader's detokenizer wrote, readers of what does not exist."""
+    def tick(self, now: float, *, live: bool = True) -> None:
+        """Several times a second: outcomes that no reader's detokenizer wrote, readers of what does not exist.
+
+        live: whether the fold knows the end of the log; what is not folded may be there otherwise.
+        """
         for request_id, due in list(self._done_due.items()):
             state = self._fold.requests.get(request_id)
             if state is None or state.done is not None:
@@ -95,8 +98,11 @@ class Desk:
                 self._done_reported.discard(request_id)
                 self._report_done(state)
         for attachment in self.attachments:
-            unknown = attachment.attach.request_id not in self._fold.requests
-            if unknown and now - attachment.since > UNKNOWN_S:
+            if attachment.attach.request_id in self._fold.requests:
+                continue
+            if not live:
+                attachment.since = now
+            elif now - attachment.since > UNKNOWN_S:
                 self.attachments.remove(attachment)
                 self._refuse(attachment, "There is no such request.")
 
@@ -182,7 +188,10 @@ class Desk:
     def _serve(
         self, attachment: Attachment, sequence: SequenceState, view: TextView, end: EndOfSequence | None
     ) -> None:
-        """Send what this reader lacks. Its position may be ahead of this fold; then it waits (rule 15)."""
+        """Send what this reader lacks. Its position may be ahead of this fold; then it waits (rule 15).
+
+        A reader that says it has more than there ever will be is told of the end all the same.
+        """
         choice = sequence.choice
         if choice in attachment.ended:
             return
@@ -190,8 +199,8 @@ class Desk:
         while len(positions) <= choice:
             positions.append(0)
         start = positions[choice]
-        stop = end.position if end is not None else view.num_tokens
-        if stop < start or (stop == start and end is None):
+        stop = max(start, end.position if end is not None else view.num_tokens)
+        if stop == start and end is None:
             return
         self.outbox.deltas.append((attachment, self._delta(attachment, sequence, view, end, start, stop)))
         positions[choice] = stop
@@ -247,7 +256,10 @@ class Desk:
         ]
 
     def _refuse(self, attachment: Attachment, message: str) -> None:
-        start = attachment.positions[0] if attachment.positions else 0
+        """On every choice that the reader asks for: it may have read some of them to their ends."""
         error = ErrorBody(message, INVALID_REQUEST, "request_id", "request_not_found")
-        delta = Delta(attach=attachment.number, choice=0, start=start, stop=start, text="", end="error", error=error)
-        self.outbox.deltas.append((attachment, delta))
+        for choice, start in enumerate(attachment.positions or [0]):
+            delta = Delta(
+                attach=attachment.number, choice=choice, start=start, stop=start, text="", end="error", error=error
+            )
+            self.outbox.deltas.append((attachment, delta))

@@ -49,7 +49,9 @@ class Vocabularies:
                 break
             except ModelError as error:
                 self._logger.warning("no tokenizer for a running request", model=key, error=str(error))
-                await asyncio.sleep(RETRY_S)
+            except Exception:  # the tokenizers library raises no narrower type on a file that it cannot read
+                self._logger.exception("the tokenizer of a running request cannot be loaded", model=key)
+            await asyncio.sleep(RETRY_S)
         del self._loading[key]
         self._on_loaded()
 

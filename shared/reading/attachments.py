@@ -111,8 +111,8 @@ class Attachments:
         if source is None:
             source = self._sources[batch.source] = Source()
         source.heard_at = now
-        expected = source.number + 1 if batch.deltas else source.number
-        has_gap = batch.number > expected
+        newest = source.number if batch.number >= source.number else 0  # it has forgotten this inbox and counts anew
+        has_gap = batch.number > (newest + 1 if batch.deltas else newest)
         source.number = batch.number
         fresh = []
         for delta in batch.deltas:

@@ -231,3 +231,25 @@ def test_a_source_that_counts_anew() -> None:
     assert reading.sent() == []
     reading.batch(3, reading.delta(7, 8))
     assert "" in reading.asked()
+
+
+def test_rule_14_a_detokenizer_that_counts_anew_is_checked_from_its_first_batch_on() -> None:
+    reading = Reading()
+    reading.attachments.on_attached(1, "d1", reading.now)
+    for number in range(1, 6):
+        reading.batch(number, reading.delta(number - 1, number))
+    reading.sent()
+    assert reading.batch(1, reading.delta(5, 6)) == [(0, 5, 6)]
+    assert reading.sent() == [], "it has forgotten this inbox; nothing is missing"
+    assert reading.batch(3, reading.delta(6, 7)) == [(0, 6, 7)]
+    assert reading.asked() == [""], "its second batch was lost"
+
+
+def test_rule_14_a_heartbeat_of_a_detokenizer_that_counts_anew_shows_a_lost_batch() -> None:
+    reading = Reading()
+    reading.attachments.on_attached(1, "d1", reading.now)
+    for number in range(1, 6):
+        reading.batch(number, reading.delta(number - 1, number))
+    reading.sent()
+    reading.batch(1)
+    assert reading.asked() == [""]

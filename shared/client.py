@@ -20,6 +20,7 @@ import msgspec
 from shared import subjects
 from shared.bus.client import Bus
 from shared.bus.errors import BusError
+from shared.endings import FINISH_REASONS
 from shared.errors import RequestError, timed_out, unavailable
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.control import Cancelled, CancelRequest, ModelCard, TokenizerHeartbeat
@@ -27,7 +28,7 @@ from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta, GenerateRequest, Refused, TokenLogprob
 from shared.params import validate_params
 from shared.reading.hub import StreamHub
-from shared.reading.outcome import FINISH_REASONS, failure
+from shared.reading.outcome import failure
 from shared.reading.stream import Stream
 from shared.reading.submission import fix_defaults, submit
 

@@ -7,6 +7,15 @@ sequence by its text and are the detokenizer's; see protocol rule 6.
 from shared.messages.pipeline import EndReason
 from shared.messages.sampling import Sampling
 
+# what clients are told of an end that is no failure; every other reason is an error
+FINISH_REASONS: dict[EndReason, str] = {
+    "eos": "stop",
+    "stop_token": "stop",
+    "stop_string": "stop",
+    "length": "length",
+    "cancel": "abort",
+}
+
 
 class Endings:
     """The endings of one sequence. enders: token id -> reason, empty for most requests with ignore_eos."""

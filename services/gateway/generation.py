@@ -11,9 +11,10 @@ from services.gateway.http.exchange import Exchange
 from services.gateway.metrics import ModelMetrics
 from services.gateway.pipeline import Pipeline
 from services.gateway.prompt_request import PromptRequest
+from shared.endings import FINISH_REASONS
 from shared.errors import RequestError, timed_out
 from shared.messages.pipeline import Accepted, Delta
-from shared.reading.outcome import FINISH_REASONS, failure
+from shared.reading.outcome import failure
 
 DEADLINE_GRACE_S = 5.0
 

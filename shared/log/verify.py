@@ -2,21 +2,13 @@
 
 import msgspec
 
+from shared.endings import FINISH_REASONS
 from shared.log import snapshot
 from shared.log.fold import Fold
 from shared.log.port import Log
 from shared.log.state import RequestState
-from shared.messages.pipeline import EndReason
 
 OVERDUE_NS = 10 * 10**9
-
-FINISH_REASONS: dict[EndReason, str] = {
-    "eos": "stop",
-    "stop_token": "stop",
-    "stop_string": "stop",
-    "length": "length",
-    "cancel": "abort",
-}
 
 
 class VerifiedChoice(msgspec.Struct):

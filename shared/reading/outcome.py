@@ -1,15 +1,8 @@
 """What the reasons of the log mean to a client."""
 
+from shared.endings import FINISH_REASONS
 from shared.errors import RequestError, server_error, timed_out
 from shared.messages.pipeline import Delta, EndReason, ErrorBody
-
-FINISH_REASONS: dict[EndReason, str] = {
-    "eos": "stop",
-    "stop_token": "stop",
-    "stop_string": "stop",
-    "length": "length",
-    "cancel": "abort",
-}
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,

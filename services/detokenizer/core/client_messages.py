@@ -1,5 +1,6 @@
 """Deltas as plain clients read them."""
 
+from shared.endings import FINISH_REASONS
 from shared.messages.client import (
     ClientChoice,
     ClientDelta,
@@ -11,35 +12,32 @@ from shared.messages.client import (
     ClientUsage,
 )
 from shared.messages.packed import unpack_tokens
-from shared.messages.pipeline import Delta, EndReason, TokenLogprob
-
-FINISH_REASONS: dict[EndReason, str] = {
-    "eos": "stop",
-    "stop_token": "stop",
-    "stop_string": "stop",
-    "length": "length",
-    "cancel": "abort",
-}
+from shared.messages.pipeline import Delta, TokenLogprob
 
 
 class ClientFormatter:
     """One plain client's messages: deltas numbered from 1, then one end or one error.
 
-    num_choices is known once the request is folded; the end message waits for the last choice.
+    num_choices is known once the request is folded; the end message waits for the last choice. After an error, of
+    whichever choice, there is nothing.
     """
 
     def __init__(self) -> None:
         self._seq = 0
+        self._failed = False
         self._ends: dict[int, ClientEndChoice] = {}
         self._positions: dict[int, int] = {}
 
     def messages(self, delta: Delta, num_choices: int) -> list[ClientMessage]:
         """What this delta makes the client read."""
         messages: list[ClientMessage] = []
+        if self._failed:
+            return messages
         if delta.stop > delta.start or delta.text:
             self._seq += 1
             messages.append(ClientDelta(self._seq, [_choice(delta)]))
         if delta.error is not None:
+            self._failed = True
             messages.append(ClientError(delta.error))
         elif delta.end is not None:
             self._ends[delta.choice] = ClientEndChoice(delta.choice, FINISH_REASONS[delta.end], delta.stop_reason)

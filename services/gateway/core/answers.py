@@ -7,9 +7,9 @@ import msgspec
 
 from services.gateway.core.logprob_format import chat_logprobs, completion_logprobs
 from services.gateway.core.preparation import Prepared
+from shared.endings import FINISH_REASONS
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta, TokenLogprob
-from shared.reading.outcome import FINISH_REASONS
 
 
 class Usage(msgspec.Struct, kw_only=True):

@@ -12,10 +12,10 @@ import msgspec
 from services.gateway.core.answers import Identity, Usage
 from services.gateway.core.logprob_format import chat_logprobs, completion_logprobs
 from services.gateway.core.preparation import Prepared
+from shared.endings import FINISH_REASONS
 from shared.errors import RequestError
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta
-from shared.reading.outcome import FINISH_REASONS
 
 DONE = b"data: [DONE]\n\n"
 

@@ -5,9 +5,11 @@ import random
 
 import numpy as np
 
+from services.detokenizer.batches import Outgoing
 from services.detokenizer.core.desk import Desk
 from services.scheduler.core.leadership import LeaderWatch
 from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.housekeeping import Retention
 from services.scheduler.leader import Leader, LeaderPorts
 from services.worker.core.frame_window import Frame, FrameWindow
 from services.worker.core.plan_columns import PlanColumns
@@ -15,18 +17,23 @@ from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
 from services.worker.engine.interface import StepOutput
 from shared import subjects
+from shared.log import snapshot
 from shared.log.fold import Change, Fold
+from shared.log.port import LogFull
 from shared.logs import get_logger
 from shared.messages.codec import decoder, encode
 from shared.messages.control import Attach, CacheReport, PlanGap, WorkerHeartbeat
 from shared.messages.pipeline import Done, End, EpochStart, Fence, Rows, StepPlan
 from tests.detokenizer.bytes_tokenizer import bytes_vocabulary
 from tests.shard.clockwork import Process, World, now_or_never
+from tests.shard.reader import SimReader
 
 VOCABULARY = bytes_vocabulary()
 _decode_plan = decoder(EpochStart | StepPlan)
 VOCAB_SIZE = 257
 LATE_S = 0.4
+HOUSE_S = 1.0
+FULL_RETRY_S = 0.5
 
 
 class Folder(Process):
@@ -39,9 +46,18 @@ class Folder(Process):
     def catch_up(self) -> None:
         """Fold all that is new."""
         log = self.world.log
+        if self.fold.seq < log.first_seq - 1:
+            saved = log.newest_snapshot()
+            assert saved is not None, "trimmed without a snapshot"
+            snapshot.restore(self.fold, saved)
+            self.on_reload()
         while self.alive and self.fold.seq < log.last_seq:
-            kind, data, clock_ns = log.records[self.fold.seq]
+            kind, data, clock_ns = log.records[self.fold.seq + 1 - log.first_seq]
             self.on_change(self.fold.apply(kind, data, self.fold.seq + 1, clock_ns))
+
+    def on_reload(self) -> None:
+        """The fold was replaced by a snapshot."""
+        raise NotImplementedError
 
     def on_change(self, change: Change) -> None:
         """What a record did."""
@@ -50,12 +66,17 @@ class Folder(Process):
     def append(self, records: list[tuple[End | Done, str]]) -> None:
         """Store records a moment later."""
 
-        def store() -> None:
-            for record, message_id in records:
-                now_or_never(self.world.log.append("end", encode(record), message_id))
+        def store(first: int) -> None:
+            for index in range(first, len(records)):
+                record, message_id = records[index]
+                try:
+                    now_or_never(self.world.log.append("end", encode(record), message_id))
+                except LogFull:
+                    self.world.after(FULL_RETRY_S, lambda index=index: store(index))  # type: ignore[misc]
+                    break
             self.world.appended()
 
-        self.world.after(self.world.latency_s(), store)
+        self.world.after(self.world.latency_s(), lambda: store(0))
 
 
 class SimScheduler(Folder):
@@ -70,8 +91,12 @@ class SimScheduler(Folder):
         self._watch = LeaderWatch(world.now)
         self._ticked = world.now
         self._beat = 0.0
+        self.retention = Retention(HOUSE_S)
+        self._trimmed = 0
         self.catch_up()
         self.every(0.05, self._tick)
+        if shard.trims:
+            self.every(HOUSE_S, self._keep_house)
 
     def _tick(self) -> None:
         now = self.world.now
@@ -100,6 +125,26 @@ class SimScheduler(Folder):
         stored = now_or_never(self.world.log.append_fence(encode(fence), self.fold.newest_fence))
         self.world.appended()
         return stored is not None
+
+    def _keep_house(self) -> None:
+        """What Housekeeper does, without its waits."""
+        log = self.world.log
+        if self.leader is None and log.fill < 0.95:
+            return
+        image = snapshot.capture(self.fold)
+        now_or_never(log.save_snapshot(snapshot.encode(image), image.seq))
+        trim = self.retention.trimmable(image.seq, self.world.now, ignore_age=log.fill > 0.5)
+        if trim <= self._trimmed:
+            return
+        if self.fold.newest_fence <= trim and self.leader is not None:
+            self._fence(Fence(kind="keep", leader=self.name))
+        now_or_never(log.trim(trim))
+        self._trimmed = trim
+
+    def on_reload(self) -> None:
+        """See Folder."""
+        if self.leader is not None:
+            self.kill()
 
     def on_change(self, change: Change) -> None:
         """See Folder."""
@@ -138,6 +183,10 @@ class SimScheduler(Folder):
         self.heartbeats[heartbeat.worker] = heartbeat
         if self.leader is not None:
             self.leader.on_worker_heartbeat(heartbeat, self.world.now)
+
+    def on_detokenizer(self, detokenizer: str, folded: int) -> None:
+        """A detokenizer's heartbeat."""
+        self.retention.on_detokenizer(detokenizer, folded, self.world.now)
 
     def on_report(self, report: CacheReport) -> None:
         """A worker's cache report."""
@@ -255,7 +304,9 @@ class SimWorker(Process):
 
         def acknowledged(data: bytes) -> None:
             seq = json.loads(data).get("seq", 0)
-            if not self.world.lost():
+            if not seq:
+                self.window.on_refused("full")
+            elif not self.world.lost():
                 self.world.send(self, lambda: self._on_stored(epoch, frame.step, seq))
 
         def arrive() -> None:
@@ -271,17 +322,33 @@ class SimWorker(Process):
 
 
 class SimDetokenizer(Folder):
-    """One detokenizer; readers attach to it in the same call, the network between them is tested elsewhere."""
+    """One detokenizer."""
 
-    def __init__(self, world: World, name: str, *, fencing: bool = True) -> None:
+    def __init__(self, world: World, name: str, shard: "ShardView", *, fencing: bool = True) -> None:
         super().__init__(world, name, fencing=fencing)
+        self.shard = shard
         self.desk = Desk(self.fold, lambda request: VOCABULARY)
+        self.outgoing = Outgoing(name, self._send, lambda request_id: 1)
         self.catch_up()
         self.every(0.25, self._tick)
 
-    def attach(self, attach: Attach) -> None:
+    def on_attach(self, attach: Attach) -> None:
         """A reader comes."""
+        reader = self.shard.reader
+        if reader is not None:
+            self.world.send(reader, lambda: reader.on_attached(attach.number, self.name))
+        self.outgoing.open(attach.inbox, self.world.now)
         self.desk.attach(attach, self.world.now)
+        self._flush()
+
+    def _send(self, inbox: str, data: bytes) -> None:
+        reader = self.shard.reader
+        if reader is not None and not self.world.lost():
+            self.world.send(reader, lambda: reader.on_batch(data))
+
+    def on_reload(self) -> None:
+        """See Folder."""
+        self.desk.reloaded(self.world.now)
         self._flush()
 
     def on_change(self, change: Change) -> None:
@@ -291,16 +358,30 @@ class SimDetokenizer(Folder):
 
     def _tick(self) -> None:
         self.desk.tick(self.world.now)
+        self.desk.forget_retired()
         self._flush()
+        self.outgoing.heartbeat(self.desk.attachments.batch_inboxes(), self.world.now)
+        folded = self.fold.seq
+        for scheduler in self.shard.schedulers:
+            self.world.send(scheduler, lambda s=scheduler: s.on_detokenizer(self.name, folded))  # type: ignore[misc]
+        reader = self.shard.reader
+        if reader is not None:
+            self.world.send(reader, lambda: reader.on_detokenizer(self.name))
 
     def _flush(self) -> None:
-        self.append(self.desk.take_outbox().records)
+        outbox = self.desk.take_outbox()
+        if outbox.deltas:
+            self.outgoing.send(outbox.deltas, self.world.now)
+        for record in outbox.records:
+            self.append([record])
 
 
 class ShardView:
-    """Who is there, as the network knows it."""
+    """Who is there, as the network knows it. trims: whether schedulers take snapshots and trim the log."""
 
     def __init__(self) -> None:
+        self.reader: SimReader | None = None
+        self.trims = False
         self.schedulers: list[SimScheduler] = []
         self.workers: list[SimWorker] = []
         self.detokenizers: list[SimDetokenizer] = []

@@ -24,14 +24,14 @@ def now_or_never(work: Coroutine[Any, Any, T]) -> T:
 class World:
     """Events in the order of their times. Everything random comes from the one seed."""
 
-    def __init__(self, seed: int, loss: float = 0.0) -> None:
+    def __init__(self, seed: int, loss: float = 0.0, max_records: int | None = None) -> None:
         self.random = random.Random(seed)
         self.loss = loss
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
         self.processes: list[Process] = []
-        self.log = MemoryLog(self.unix_ns, self._on_ack)
+        self.log = MemoryLog(self.unix_ns, self._on_ack, max_records)
         self._ack_handlers: dict[str, Callable[[bytes], None]] = {}
         self._newest_arrival: dict[str, float] = {}
 

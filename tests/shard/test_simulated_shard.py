@@ -23,11 +23,12 @@ RESTART_S = 0.5
 class SimulatedShard:
     """Two schedulers, two workers, two detokenizers, and requests at random moments."""
 
-    def __init__(self, seed: int, *, loss: float, fencing: bool = True) -> None:
-        self.world = World(seed, loss)
+    def __init__(self, seed: int, *, loss: float, fencing: bool = True, max_records: int | None = None) -> None:
+        self.world = World(seed, loss, max_records)
         self.fencing = fencing
         self.view = ShardView()
         self.view.late_frames = True
+        self.view.trims = max_records is not None
         self._counter: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         for kind in ("scheduler", "scheduler", "worker", "worker", "detokenizer", "detokenizer"):
@@ -45,7 +46,7 @@ class SimulatedShard:
         elif kind == "worker":
             self.view.workers.append(SimWorker(self.world, name, self.view))
         else:
-            self.view.detokenizers.append(SimDetokenizer(self.world, name, fencing=self.fencing))
+            self.view.detokenizers.append(SimDetokenizer(self.world, name, self.view, fencing=self.fencing))
 
     def members(self, kind: str) -> list[SimScheduler] | list[SimWorker] | list[SimDetokenizer]:
         """The living processes of a kind; those that lost the lead are started anew first."""

@@ -25,7 +25,7 @@ from shared.errors import RequestError, timed_out, unavailable
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.control import Cancelled, CancelRequest, ModelCard, TokenizerHeartbeat
 from shared.messages.packed import unpack_tokens
-from shared.messages.pipeline import Delta, GenerateRequest, Refused, TokenLogprob
+from shared.messages.pipeline import PROTOCOL_VERSION, Delta, GenerateRequest, Refused, TokenLogprob
 from shared.params import validate_params
 from shared.reading.hub import StreamHub
 from shared.reading.outcome import failure
@@ -160,6 +160,7 @@ class TokenbusClient:
         checked = validate_params(params, chat=messages is not None)
         request = fix_defaults(
             GenerateRequest(
+                v=PROTOCOL_VERSION,
                 model=model or (await self.models())[0].name,
                 prompt=prompt,
                 messages=messages,

@@ -154,7 +154,6 @@ class Generation:
         return events.event(choice, delta)
 
     def _on_end(self, delta: Delta) -> None:
-        self._usage.num_cached_tokens += delta.num_cached_tokens
         self._num_open -= 1
         reason = FINISH_REASONS[delta.end] if delta.end is not None else "stop"
         self._metrics.num_success[reason] = self._metrics.num_success.get(reason, 0) + 1

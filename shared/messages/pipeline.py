@@ -32,7 +32,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     seed_default, created_s: fixed by the first sender so that a retry is byte for byte the same request.
     """
 
-    v: int = PROTOCOL_VERSION
+    v: int
     model: str
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
@@ -271,7 +271,6 @@ class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     stop_reason: str | int | None = None
     error: ErrorBody | None = None
     num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
 
 
 class DeltaBatch(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

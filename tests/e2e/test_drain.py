@@ -54,10 +54,10 @@ async def test_a_service_told_to_stop_under_load_exits_0_and_streams_go_on(node:
 async def test_a_stopped_node_leaves_what_takes_too_long_to_its_next_start(tmp_path: Path) -> None:
     options = (*OPTIONS, "--drain-timeout-s", str(DRAIN_S))
     params = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
+    request = GenerateRequest(v=1, model="smollm2-135m", prompt="on and on", params=params, attach=False)
     with RunningNode(tmp_path / "node", *options) as node:
         bus = await Bus.connect(node.nats, "asker")
-        request = fix_defaults(GenerateRequest(model="smollm2-135m", prompt="on and on", params=params, attach=False))
-        accepted = await submit(bus, request)
+        accepted = await submit(bus, fix_defaults(request))
         await bus.close()
         assert node.process is not None
         node.process.terminate()

@@ -100,6 +100,24 @@ async def test_the_openai_sdk_works_unchanged(node: RunningNode) -> None:
         assert refused.value.status_code == 400
 
 
+async def test_rule_16_choices_differ_and_a_seed_repeats_them(node: RunningNode) -> None:
+    body = {"model": MODEL, "prompt": "My favourite colour is", "max_tokens": 12, "ignore_eos": True, "n": 3, "seed": 7}
+
+    async def ask(**changes: Any) -> dict[str, Any]:
+        async with httpx.AsyncClient(base_url=node.url, timeout=60, trust_env=False) as client:
+            response = await client.post("/v1/completions", json={**body, "temperature": 1.0, **changes})
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    first = await ask()
+    texts = [choice["text"] for choice in first["choices"]]
+    assert len(set(texts)) == 3
+    assert first["usage"]["completion_tokens"] == 36
+    assert [choice["text"] for choice in (await ask())["choices"]] == texts
+    assert [choice["text"] for choice in (await ask(seed=8))["choices"]] != texts
+
+
 async def test_a_stop_string_ends_the_stream_and_never_shows(node: RunningNode) -> None:
     plain = {"model": MODEL, "prompt": "Count: one, two, three,", "max_tokens": 40, "temperature": 0}
     (whole,) = await many(node.url, "/v1/completions", [plain])

@@ -36,7 +36,6 @@ async def test_completion(running: Running) -> None:
         "prompt_tokens": 3,
         "completion_tokens": 4,
         "total_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 0},
     }
     request = running.stand_in.requests[0]
     assert body["id"] == f"cmpl-{request.request_id}"

@@ -32,7 +32,7 @@ def prepared(generate: GenerateRequest, worker_max_model_len: int = 0, now_s: fl
 
 
 def ask(**fields: Any) -> GenerateRequest:
-    return GenerateRequest(**{"model": "tiny", "prompt": "The capital", **fields})
+    return GenerateRequest(**{"v": 1, "model": "tiny", "prompt": "The capital", **fields})
 
 
 def refused(generate: GenerateRequest, **options: Any) -> RequestError:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +27,13 @@ from tests.tiny_models import make_tiny_model, make_tiny_tokenizer
 from tests.waiting import until
 
 EXIT_LIMIT_S = 30.0
-ASK = {"model": "small", "messages": [{"role": "user", "content": "hi"}], "params": {"max_tokens": 3}, "attach": False}
+ASK: dict[str, Any] = {
+    "v": 1,
+    "model": "small",
+    "messages": [{"role": "user", "content": "hi"}],
+    "params": {"max_tokens": 3},
+    "attach": False,
+}
 
 
 @pytest.fixture(scope="module")

@@ -84,10 +84,11 @@ GARBAGE = [
     encode({**ASK, "model": msgspec.msgpack.Ext(5, b"x")}),  # N3 Ext
     encode({**ASK, "request_id": 2**64 - 1}),  # N3 uint64 max in an id
     encode({**ASK, "v": 2}),  # N4 foreign version
+    encode({name: value for name, value in ASK.items() if name != "v"}),  # N4 missing version
     encode({"v": 1, "prompt": "x"}),  # N4 a required field removed
     msgspec.json.encode({**ASK, "prompt": "caf"}).replace(b"caf", b"caf\xe9"),  # N8 Latin-1
-    b'{"model": "tiny", "prompt": "x"',  # N8 broken JSON
-    b'{"model": "tiny", "prompt": "x", "deadline_s": NaN}',
+    b'{"v": 1, "model": "tiny", "prompt": "x"',  # N8 broken JSON
+    b'{"v": 1, "model": "tiny", "prompt": "x", "deadline_s": NaN}',
 ]
 
 

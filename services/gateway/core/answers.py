@@ -17,7 +17,6 @@ class Usage(msgspec.Struct, kw_only=True):
 
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
-    num_cached_tokens: int = 0
 
     def as_object(self) -> dict[str, object]:
         """OpenAI's usage object."""
@@ -25,7 +24,6 @@ class Usage(msgspec.Struct, kw_only=True):
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
 
 

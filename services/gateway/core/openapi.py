@@ -82,7 +82,6 @@ USAGE = _object(
         "prompt_tokens": _integer(0),
         "completion_tokens": _integer(0),
         "total_tokens": _integer(0),
-        "prompt_tokens_details": _object({"cached_tokens": _integer(0)}),
     }
 )
 FINISH_REASON: Schema = {"type": ["string", "null"], "enum": ["stop", "length", "abort", None]}

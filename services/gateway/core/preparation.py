@@ -9,7 +9,7 @@ import msgspec
 
 from shared.errors import context_length_exceeded, invalid
 from shared.messages.control import ModelCard
-from shared.messages.pipeline import GenerateRequest
+from shared.messages.pipeline import PROTOCOL_VERSION, GenerateRequest
 from shared.params import Params, validate_messages, validate_params, validate_prompts
 from shared.params.fields import wrong
 from shared.params.request import IGNORED
@@ -67,6 +67,7 @@ def prepare(
     passed_on = _passed_on(body, params)
     requests = [
         GenerateRequest(
+            v=PROTOCOL_VERSION,
             model=card.name,
             prompt=prompt,
             messages=messages,

@@ -5,6 +5,7 @@ protocol is right.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shared.client import TextEvent, TokenbusClient
 from tests.e2e.streams import Answer, connect, stream
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
@@ -67,6 +69,32 @@ async def test_a_killed_process_loses_and_repeats_nothing(node: RunningNode, vic
     for answer in answers:
         logged = report["requests"][answer.id.removeprefix("cmpl-")]
         assert logged == logged | {"token_ids": answer.token_ids, "finish_reason": "length"}
+
+
+async def test_requests_of_a_killed_gateway_can_be_read_on_elsewhere(node: RunningNode) -> None:
+    """Their HTTP streams break; with id and position any reader goes on where they ended (rule 15)."""
+    before = node.pids()["gateway-0"]
+
+    async def kill() -> None:
+        os.kill(before, signal.SIGKILL)
+
+    answers = await streams_with(node, "gateway", kill)
+    assert all(answer.error and 0 < len(answer.token_ids) < NUM_TOKENS for answer in answers)
+    async with await TokenbusClient.connect(node.nats) as client:
+        for answer in answers:
+            events = client.attach(answer.id.removeprefix("cmpl-"), [len(answer.token_ids)])
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if isinstance(event, TextEvent):
+                        answer.text += event.text
+                        answer.token_ids += event.token_ids
+    await until(lambda: node.pids().get("gateway-0", before) != before, "restart")
+    report = await asyncio.to_thread(node.verify)
+    assert wrongs(report) == {}
+    for answer in answers:
+        logged = report["requests"][answer.id.removeprefix("cmpl-")]
+        assert logged == logged | {"token_ids": answer.token_ids, "finish_reason": "length"}
+        assert len(answer.token_ids) == NUM_TOKENS
 
 
 @pytest.mark.parametrize("fencing", [True, False])

@@ -158,10 +158,13 @@ def _plain_type(kind: Any) -> tuple[Any, str]:
 
 
 def _expectation(kind: Any) -> str:
-    """What a field wants in words, where its Meta says so (extra={"expects": ...})."""
+    """What a field wants in words: its choices, or what its Meta says (extra={"expects": ...})."""
     for note in getattr(kind, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.extra and "expects" in note.extra:
             return f"expected {note.extra['expects']}"
+    plain, _ = _plain_type(kind)
+    if get_origin(plain) is Literal:
+        return f"expected one of {', '.join(str(choice) for choice in get_args(plain))}"
     return ""
 
 

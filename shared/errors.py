@@ -69,9 +69,9 @@ def unsupported(param: str, what: str) -> RequestError:
 
 def model_not_found(name: str) -> RequestError:
     """404: one body for a model that is absent and for one that this key may not use."""
-    shown = name if len(name) <= 128 and name.isprintable() else f"of {len(name)} characters"
+    shown = f"`{name}`" if len(name) <= 128 and name.isprintable() else f"with a name of {len(name)} characters"
     return RequestError(
-        f"The model `{shown}` does not exist or you do not have access to it.", "model", "model_not_found", 404
+        f"The model {shown} does not exist or you do not have access to it.", "model", "model_not_found", 404
     )
 
 

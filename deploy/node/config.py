@@ -44,6 +44,7 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         msgspec.Meta(
             description='how often nats-server syncs the log to disk, e.g. "10s"; "always" survives power loss',
             pattern="^(always|[0-9]+(ms|s|m|h))$",
+            extra={"expects": "always, or a time such as 500ms, 10s or 2m"},
         ),
     ] = "2m"
     model: Annotated[str, msgspec.Meta(description="model to serve, added if absent", min_length=1)] = DEFAULT_MODEL

@@ -15,6 +15,7 @@ class Source(Protocol):
 
     fold: Fold
     leader: Leader | None
+    num_integrity_problems: int
 
     @property
     def tail_live(self) -> bool: ...
@@ -51,6 +52,9 @@ class SchedulerMetrics(Collector):
         yield _gauge("tokenbus_scheduler_leading", "1 if this scheduler leads its shard.", 1 if leader else 0)
         yield _gauge("tokenbus_scheduler_workers", "Workers of the shard.", len(leader.links) if leader else 0)
         yield _counter("tokenbus_scheduler_fences", "Workers fenced.", leader.num_fences if leader else 0)
+
+        problems = self._source.num_integrity_problems
+        yield _gauge("tokenbus_scheduler_integrity_problems", "Found in the last check while idle.", problems)
 
     def _of_fold(self) -> Iterator[Metric]:
         fold = self._source.fold

@@ -65,6 +65,7 @@ class SchedulerService:
         )
         self.leader: Leader | None = None
         self._leave_at: float | None = None
+        self.num_integrity_problems = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._metrics = SchedulerMetrics(self)
@@ -183,6 +184,8 @@ class SchedulerService:
             await asyncio.sleep(self._config.snapshot_interval_s)
             if not self._tail.live:
                 continue
+            if self.leader is not None:
+                self._check_integrity(self.leader)
             try:
                 await self._housekeeper.look_at_fill()
                 # to a full log nobody can take over: if its leader died, a standby must make room
@@ -190,6 +193,15 @@ class SchedulerService:
                     await self._housekeeper.run_once()
             except LogUnavailable as error:
                 self._logger.warning("housekeeping failed", error=str(error))
+
+    def _check_integrity(self, leader: Leader) -> None:
+        """While nothing runs: wrong bookkeeping shows before it harms a stream."""
+        if leader.core.num_running:
+            return
+        problems = leader.core.check_integrity()
+        self.num_integrity_problems = len(problems)
+        if problems:
+            self._logger.error("the scheduler's state is inconsistent", problems=problems[:10])
 
     async def _fence_keep(self) -> bool:
         return self.leader is not None and await self._fencer.append(Fence(kind="keep", leader=self._host.name))

@@ -79,6 +79,11 @@ def test_a_sequence_that_cannot_fit_is_refused_with_the_numbers() -> None:
     assert "tokens fit" in message
 
 
+def test_small_sizes_are_told_too() -> None:
+    with pytest.raises(EngineError, match=r"needs 360\.0 KiB of KV cache, but kv_cache_memory_bytes is 97\.7 KiB"):
+        num_kv_blocks(SMOLLM, Options(kv_cache_memory_bytes=100_000), 16, 2, 1000 * GIB)
+
+
 def test_no_memory_at_all() -> None:
     with pytest.raises(EngineError, match="at most 0 tokens fit"):
         num_kv_blocks(SMOLLM, Options(), 16, 2, 0)

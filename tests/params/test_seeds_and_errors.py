@@ -48,3 +48,4 @@ def test_errors_have_openais_four_keys_and_survive_the_wire(
 def test_odd_model_names_are_not_echoed_at_length(name: str) -> None:
     error = model_not_found(name)
     assert error.status == 404 and len(error.message) < 250 and "\x00" not in error.message
+    assert name in error.message or f"with a name of {len(name)} characters" in error.message

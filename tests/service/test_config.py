@@ -59,7 +59,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         (["--max-num-seqs", "1.5"], "--max-num-seqs"),
         (["--max-num-seqs"], "--max-num-seqs"),
         (["--share", "1.1"], "--share"),
-        (["--engine", "gpu"], "--engine"),
+        (["--engine", "gpu"], "--engine: 'gpu' is not accepted: expected one of cpu, fake"),
         (["--max-num-seq", "3"], "--max-num-seq"),
         (["--health-port", "65536"], "--health-port"),
         (["stray"], "stray"),

@@ -56,11 +56,11 @@ def num_kv_blocks(
     beside_cache = needs.weights + needs.activations
     if options.kv_cache_memory_bytes is not None:
         usable = options.kv_cache_memory_bytes
-        source = f"kv_cache_memory_bytes is {_gib(usable)}"
+        source = f"kv_cache_memory_bytes is {_size(usable)}"
         if usable + beside_cache > available_bytes:
             raise EngineError(
-                f"{source}, but with {_gib(beside_cache)} for weights and activations this is more than the "
-                f"{_gib(available_bytes)} of memory available"
+                f"{source}, but with {_size(beside_cache)} for weights and activations this is more than the "
+                f"{_size(available_bytes)} of memory available"
             )
         num_blocks = usable // needs.block
     else:
@@ -68,15 +68,15 @@ def num_kv_blocks(
         share = int(available_bytes * options.gpu_memory_utilization)
         usable = max(0, share - beside_cache) * layers // (layers + 1)
         source = (
-            f"of {_gib(available_bytes)} available memory gpu_memory_utilization {options.gpu_memory_utilization:g} "
-            f"leaves {_gib(usable)} after {_gib(beside_cache)} for weights and activations"
+            f"of {_size(available_bytes)} available memory gpu_memory_utilization {options.gpu_memory_utilization:g} "
+            f"leaves {_size(usable)} after {_size(beside_cache)} for weights and activations"
         )
         wanted = max(blocks_of_one, min(AUTOMATIC_LIMIT_BYTES // needs.block, options.max_num_seqs * blocks_of_one))
         num_blocks = min(usable // needs.block, wanted)
     if num_blocks < blocks_of_one:
         fitting = num_blocks * options.block_size
         raise EngineError(
-            f"max_model_len {max_model_len} needs {_gib(blocks_of_one * needs.block)} of KV cache, but {source}: "
+            f"max_model_len {max_model_len} needs {_size(blocks_of_one * needs.block)} of KV cache, but {source}: "
             f"at most {fitting} tokens fit. Lower max_model_len or raise gpu_memory_utilization or "
             "kv_cache_memory_bytes"
         )
@@ -95,5 +95,6 @@ def available_memory_bytes() -> int:
     return max(available, 0)
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.2f} GiB"
+def _size(num_bytes: int) -> str:
+    """Two decimals in GiB, or in KiB where GiB would hide them."""
+    return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB // 20 else f"{num_bytes / 1024:.1f} KiB"

@@ -83,10 +83,17 @@ class MicroService:
 
 def package_version() -> str:
     """The installed version of this distribution."""
+    return _VERSION
+
+
+def _read_version() -> str:
     try:
         return version("tokenbus")
     except PackageNotFoundError:
         return "0.0.0"
+
+
+_VERSION = _read_version()  # once, at import: it reads files, which an event loop must not
 
 
 def _endpoint_stats(endpoint: Endpoint) -> dict[str, object]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
 
 from services.worker.engine.threads import sleep_while_waiting
 from tests.servers import NatsServer
@@ -19,3 +20,16 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     folder.mkdir()
     with NatsServer(folder) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_calls() -> Iterator[BlockBuster]:
+    """Code of ours that blocks the event loop (files, sleeps, sockets) fails its test.
+
+    Allowed: reading /proc for metrics, which is memory, and looking for sources while a crash is being logged.
+    """
+    with blockbuster_ctx(scanned_modules=["services", "shared"]) as blockbuster:
+        for read in ("io.BufferedReader.read", "io.TextIOWrapper.read", "os.listdir"):
+            blockbuster.functions[read].can_block_in("prometheus_client/process_collector.py", "collect")
+        blockbuster.functions["os.stat"].can_block_in("rich/traceback.py", "_render_stack")
+        yield blockbuster

@@ -71,7 +71,9 @@ class FakeEngine:
         logprobs: list[RowLogprobs | None] = []
         if wishes.has_logprobs:
             logprobs = [self._logprobs(int(token), row) for token, row in zip(tokens, batch.rows, strict=True)]
-        time.sleep(max(0.0, until_s - time.perf_counter()))
+        remaining_s = until_s - time.perf_counter()
+        if remaining_s > 0:
+            time.sleep(remaining_s)
         return StepOutput(tokens, logprobs)
 
     def _keys(self, wishes: "_Wishes") -> NDArray[np.uint64]:

@@ -47,12 +47,14 @@ class NatsLog:
         A log that is there keeps its own limits.
         """
         log = cls(bus, shard)
+        level = logging.INFO
         while True:
             try:
                 await log._create(max_bytes)
                 return log
             except (nats.errors.Error, OSError, TimeoutError) as error:
-                _logger.info("log %s is not there yet: %s", log.stream, error)
+                _logger.log(level, "log %s is not there yet: %s", log.stream, error)
+                level = logging.DEBUG  # told once; the wait may be long
                 await asyncio.sleep(RETRY_WAIT_S)
 
     async def _create(self, max_bytes: int) -> None:

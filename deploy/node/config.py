@@ -51,7 +51,9 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     gateways: Annotated[int, msgspec.Meta(description="number of gateway processes", ge=1, le=64)] = 1
     tokenizers: Annotated[int, msgspec.Meta(description="number of tokenizer processes", ge=1, le=64)] = 1
     schedulers: Annotated[int, msgspec.Meta(description="number of schedulers: one leads", ge=1, le=8)] = 1
-    workers: Annotated[int, msgspec.Meta(description="number of worker processes", ge=0, le=64)] = 1
+    workers: Annotated[
+        int, msgspec.Meta(description="number of worker processes; 0: one from elsewhere must join", ge=0, le=64)
+    ] = 1
     detokenizers: Annotated[int, msgspec.Meta(description="number of detokenizer processes", ge=1, le=64)] = 1
     ready_timeout_s: Annotated[float, msgspec.Meta(description="seconds until all must be ready", gt=0)] = 300.0
     drain_timeout_s: Annotated[

@@ -15,9 +15,9 @@ from tests.e2e.streams import connect, stream
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
-DRAIN_S = 4.0
+DRAIN_S = 3.5
 STEP_MS = 5
-NUM_TOKENS = 1200  # 6 s at least
+NUM_TOKENS = 900  # 4.5 s at least
 NUM_STREAMS = 8
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", str(STEP_MS))
 

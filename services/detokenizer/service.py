@@ -20,8 +20,9 @@ from shared.log.fold import Change, Fold
 from shared.messages.codec import encode
 from shared.messages.control import Attach, Attached, Detach, DetokenizerHeartbeat
 from shared.messages.pipeline import Done
+from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
-from shared.service import Health, ServiceHost
+from shared.service import Health, ServiceHost, StartError
 
 HEARTBEAT_S = 0.25
 PRUNE_EVERY = 40
@@ -53,7 +54,10 @@ class DetokenizerService:
     async def run(self) -> None:
         """Serve until told to stop; readers then attach elsewhere."""
         shard = self._config.shard
-        await self._vocabularies.preload(self._config.model)
+        try:
+            await self._vocabularies.preload(self._config.model)
+        except ModelError as error:
+            raise StartError(str(error)) from error
         await self._tail.start()
         queue = subjects.DETOKENIZER_QUEUE
         by_queue = await self._receiver.on(subjects.attach(shard), Attach, self._on_attach, queue)

@@ -37,8 +37,8 @@ class Vocabularies:
         return found
 
     async def preload(self, name: str) -> None:
-        """Load the newest version of a model. Raises ModelError if it is not there."""
-        model = await asyncio.to_thread(self._repository.open, name)
+        """Load the newest version of a model; a known one is added if absent. Raises ModelError."""
+        model = await asyncio.to_thread(self._repository.ensure, name)
         self._loaded[model.name, model.version] = await asyncio.to_thread(self._read, (model.name, model.version))
 
     async def _load(self, key: Key) -> None:

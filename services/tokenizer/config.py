@@ -10,7 +10,9 @@ from shared.config import ServiceConfig
 class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
     """See `tokenbus tokenizer --help`."""
 
-    model: Annotated[str, msgspec.Meta(description="name in the model repository", min_length=1)] = "smollm2-135m"
+    model: Annotated[
+        str, msgspec.Meta(description="name in the model repository; a known one is added if absent", min_length=1)
+    ] = "smollm2-135m"
     model_version: Annotated[str, msgspec.Meta(description="its version; empty: the newest")] = ""
     model_repository: Annotated[
         str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")

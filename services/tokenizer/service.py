@@ -252,7 +252,8 @@ def load_models(config: TokenizerConfig) -> dict[str, ServedModel]:
     repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
     name = config.served_model_name or config.model
     try:
-        stored = repository.open(config.model, config.model_version or None)
+        version = config.model_version
+        stored = repository.open(config.model, version) if version else repository.ensure(config.model)
         return {name: load_served_model(stored, name, config.max_model_len)}
     except (ModelError, ModelLoadError) as error:
         raise StartError(str(error)) from error

@@ -13,7 +13,9 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     engine: Annotated[
         Literal["cpu", "fake"], msgspec.Meta(description="cpu runs the model, fake makes tokens up at a given pace")
     ] = "cpu"
-    model: Annotated[str, msgspec.Meta(description="name in the model repository", min_length=1)] = "smollm2-135m"
+    model: Annotated[
+        str, msgspec.Meta(description="name in the model repository; a known one is added if absent", min_length=1)
+    ] = "smollm2-135m"
     model_version: Annotated[str, msgspec.Meta(description="its version; empty: the newest")] = ""
     model_repository: Annotated[
         str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")

@@ -21,6 +21,7 @@ from shared.messages.control import LeaderHeartbeat, ShardLoad, TokenizerHeartbe
 from shared.params import validate_messages
 from shared.repository.inspect import inspect_path
 from shared.repository.store import ModelRepository
+from shared.repository.stored_model import StoredModel
 from shared.service import StartError
 from tests.servers import NatsServer
 from tests.tiny_models import make_tiny_model, make_tiny_tokenizer
@@ -87,6 +88,17 @@ def test_an_unknown_model_or_limit_is_an_error_for_the_operator(repository: Path
         config = TokenizerConfig(**{"model": "tiny", "model_repository": str(repository), **options})  # type: ignore[arg-type]
         with pytest.raises(StartError):
             load_models(config)
+
+
+def test_a_known_model_is_added_if_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect_path(make_tiny_model(tmp_path / "source", "LlamaForCausalLM"))
+
+    def add_known(self: ModelRepository, known: str, **_: object) -> StoredModel:
+        return self.add(source, known)
+
+    monkeypatch.setattr(ModelRepository, "add_known", add_known)
+    models = load_models(TokenizerConfig(model="smollm2-135m", model_repository=str(tmp_path / "models")))
+    assert {name: model.version for name, model in models.items()} == {"smollm2-135m": "1"}
 
 
 def test_a_stored_model_encodes_as_its_tokenizer_does(repository: Path) -> None:

@@ -27,7 +27,7 @@ MAX_REPETITION_PENALTY = 100.0
 
 IGNORED = frozenset(
     {"metadata", "parallel_tool_calls", "prediction", "reasoning_effort", "request_id", "safety_identifier"}
-    | {"service_tier", "skip_reading_prefix_cache", "spaces_between_special_tokens", "store", "user", "verbosity"}
+    | {"service_tier", "skip_reading_prefix_cache", "store", "user", "verbosity"}
 )
 
 
@@ -74,14 +74,14 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Names in the body that are checked elsewhere (prompt, messages, model) or below under another name.
-HANDLED = frozenset(Params.__struct_fields__) | {
+_NOT_NAMES = {"continuous_usage", "include_usage", "max_tokens_name", "unknown"}
+HANDLED = (frozenset(Params.__struct_fields__) - _NOT_NAMES) | {
     "best_of",
     "max_completion_tokens",
     "messages",
     "model",
     "prompt",
     "response_format",
-    "return_tokens_as_token_ids",
     "stream_options",
     "tool_choice",
     "tools",

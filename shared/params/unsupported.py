@@ -21,6 +21,8 @@ DEMANDS: dict[str, tuple[tuple[object, ...], str]] = {
     "modalities": ((["text"],), "Output other than text"),
     "prompt_embeds": ((), "A prompt of embeddings"),
     "prompt_logprobs": ((), "Log-probabilities of the prompt"),
+    "return_tokens_as_token_ids": ((False,), "Token ids in place of tokens"),
+    "spaces_between_special_tokens": ((True,), "Leaving out spaces between special tokens"),
     "suffix": (("",), "Text after the completion"),
     "truncate_prompt_tokens": ((), "Truncating the prompt"),
     "use_beam_search": ((False,), "Beam search"),

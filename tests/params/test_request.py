@@ -165,6 +165,13 @@ def test_bad_parameters_of_chat(params: dict[str, Any], param: str) -> None:
     assert refused(params, chat=True).param == param
 
 
+@pytest.mark.parametrize("name", ["return_tokens_as_token_ids", "spaces_between_special_tokens"])
+def test_what_is_not_done_is_refused_and_not_ignored(name: str) -> None:
+    wanted = name == "return_tokens_as_token_ids"
+    assert refused({name: wanted}, chat=True).param == name
+    assert validate_params({name: not wanted}, chat=True).unknown == ()
+
+
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("params", GOOD)
 def test_good_parameters_pass(params: dict[str, Any], chat: bool) -> None:
@@ -172,9 +179,9 @@ def test_good_parameters_pass(params: dict[str, Any], chat: bool) -> None:
 
 
 def test_unknown_fields_are_ignored_and_named_for_the_metric() -> None:
-    body = {"model": "m", "prompt": "p", "frobnicate": {"x": 1}, "max_tokens": 3}
+    body = {"model": "m", "prompt": "p", "frobnicate": {"x": 1}, "max_tokens": 3, "include_usage": True}
     checked = validate_params(body, chat=False)
-    assert checked.unknown == ("frobnicate",)
+    assert checked.unknown == ("frobnicate", "include_usage")
     assert checked.max_tokens == 3
 
 

@@ -121,10 +121,11 @@ def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None =
         elif get_origin(plain) in (list, tuple):
             parser.add_argument(
                 option_name(field.name),
-                action="append",
+                action="extend",
+                nargs="+",
                 metavar="VALUE",
                 default=argparse.SUPPRESS,
-                help=f"{help_text}; may be repeated",
+                help=f"{help_text}; one or more",
             )
         else:
             parser.add_argument(

@@ -35,6 +35,7 @@ class PreparedNode(msgspec.Struct, frozen=True):
     folder: DataFolder
     processes: list[NodeProcess]
     nats_url: str
+    served_names: list[str]
 
     @property
     def http_url(self) -> str:
@@ -61,7 +62,8 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
             model = ModelRepository(Path(root) if root else None).ensure(config.model, progress)
         # A version added later must not make a restarted service differ from the others.
         processes, nats_url = make_processes(config, {"model_version": model.version, **given}, folder)
-        yield PreparedNode(config, folder, processes, nats_url)
+        served_names = list(given.get("served_model_name") or [config.model])
+        yield PreparedNode(config, folder, processes, nats_url, served_names)
     finally:
         folder.close()
 

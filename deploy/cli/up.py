@@ -34,7 +34,7 @@ async def _serve_until_stopped(prepared: PreparedNode, console: Console) -> int:
     stopping = asyncio.Event()
     async with running_node(prepared, console, stopping) as node:
         if not stopping.is_set():
-            console.print(f"Tokenbus serves {prepared.config.model}", style="bold", markup=False)
+            console.print(f"Tokenbus serves {', '.join(prepared.served_names)}", style="bold", markup=False)
             console.print(f"  HTTP  {prepared.http_url}/v1", markup=False)
             console.print(f"  NATS  {prepared.nats_url}", markup=False)
             console.print(f"  logs  {prepared.folder.root / 'logs'}", markup=False)

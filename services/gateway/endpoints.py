@@ -75,7 +75,7 @@ class Endpoints:
             raise refusal
         if prepared.params.unknown:
             self._metrics.unknown_fields.inc(len(prepared.params.unknown))
-        generation = Generation(self._pipeline, prepared, exchange, self._metrics.of_model(prepared.card.name))
+        generation = Generation(self._pipeline, prepared, exchange, self._metrics.of_model(prepared.model_shown))
         self.generations.add(generation)
         try:
             await generation.run()

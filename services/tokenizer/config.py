@@ -18,8 +18,9 @@ class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
         str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")
     ] = ""
     served_model_name: Annotated[
-        str, msgspec.Meta(description="name under which clients ask for it; empty: as model")
-    ] = ""
+        tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],
+        msgspec.Meta(description="names under which clients ask for it, the first in every answer; none: as model"),
+    ] = ()
     max_model_len: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -250,11 +251,12 @@ def _malformed(error: WireError) -> Refused:
 def load_models(config: TokenizerConfig) -> dict[str, ServedModel]:
     """The served models by name. Raises StartError with the reason an operator needs."""
     repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
-    name = config.served_model_name or config.model
+    names = config.served_model_name or (config.model,)
     try:
         version = config.model_version
         stored = repository.open(config.model, version) if version else repository.ensure(config.model)
-        return {name: load_served_model(stored, name, config.max_model_len)}
+        model = load_served_model(stored, names[0], config.max_model_len)
+        return {name: replace(model, name=name) for name in names}
     except (ModelError, ModelLoadError) as error:
         raise StartError(str(error)) from error
 

@@ -128,7 +128,7 @@ class Detach(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A model that can be asked for. created: Unix seconds. max_model_len in tokens."""
+    """A model that can be asked for by name; answers call it shown_as. created: Unix seconds. max_model_len: tokens."""
 
     name: str
     version: str
@@ -136,6 +136,7 @@ class ModelCard(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     vocab_size: int
     created: int = 0
     root: str = ""
+    shown_as: str = ""
 
 
 class TokenizerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

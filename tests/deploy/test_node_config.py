@@ -45,12 +45,13 @@ def test_values_reach_the_services_that_know_them() -> None:
 
 
 def test_model_names_reach_every_service_that_has_a_model() -> None:
-    config, given = up("--model", "tiny", "--served-model-name", "a.b/c")
+    config, given = up("--model", "tiny", "--served-model-name", "a.b/c", "second")
     for service in DRAIN_ORDER:
         known = {field.name for field in msgspec.structs.fields(service_config(service))}
         values = service_values(service, config, given)
         assert values.get("model", "tiny") == "tiny"
         assert ("served_model_name" in values) == ("served_model_name" in known)
+        assert list(values.get("served_model_name", ["a.b/c", "second"])) == ["a.b/c", "second"]
 
 
 @pytest.mark.parametrize(

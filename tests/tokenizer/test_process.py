@@ -59,7 +59,7 @@ def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
 async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
     nats_server: NatsServer, repository: Path, tmp_path: Path
 ) -> None:
-    options = ("--nats", nats_server.url, "--served-model-name", "small", "--max-model-len", "100")
+    options = ("--nats", nats_server.url, "--served-model-name", "small", "alias", "--max-model-len", "100")
     process = start(command(repository, *options), tmp_path / "log")
     bus = await Bus.connect(nats_server.url, "client-1")
     try:
@@ -69,6 +69,7 @@ async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
         await until(lambda: heard, "the first heartbeat")
         card = heard[0].models[0]
         assert (card.name, card.root, card.version, card.max_model_len) == ("small", "tiny", "1", 100)
+        assert [(each.name, each.shown_as) for each in heard[0].models] == [("small", "small"), ("alias", "small")]
         assert card.created <= time.time()
         heartbeat = LeaderHeartbeat(shard="s0", leader="l", takeover=1, load=ShardLoad(num_workers=1))
         bus.publish(subjects.leader_heartbeat("s0"), encode(heartbeat))

@@ -37,6 +37,7 @@ def served_model(**overrides: Any) -> ServedModel:
     """A model called tiny with a context of 256 tokens."""
     fields: dict[str, Any] = {
         "name": NAME,
+        "shown_as": NAME,
         "version": "1",
         "root": NAME,
         "created": 1_700_000_000,

@@ -82,7 +82,7 @@ class Gathering:
             "id": self._identity.id,
             "object": "chat.completion" if prepared.chat else "text_completion",
             "created": self._identity.created,
-            "model": prepared.card.name,
+            "model": prepared.model_shown,
             "choices": [build(index, choice) for index, choice in enumerate(self._choices)],
             "usage": usage.as_object(),
         }

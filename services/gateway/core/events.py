@@ -44,7 +44,7 @@ class EventFormat:
             "id": identity.id,
             "object": "chat.completion.chunk" if prepared.chat else "text_completion",
             "created": identity.created,
-            "model": prepared.card.name,
+            "model": prepared.model_shown,
         }
         self._before = [self._template(index)[0] for index in range(prepared.num_choices)]
         self._after = self._template(0)[1]

@@ -32,6 +32,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     requests: list[GenerateRequest]
 
     @property
+    def model_shown(self) -> str:
+        """What the answer calls the model: the first of the names under which it is served."""
+        return self.card.shown_as or self.card.name
+
+    @property
     def num_choices(self) -> int:
         """Choices of the answer, over all prompts."""
         return len(self.requests) * self.params.n

@@ -18,12 +18,14 @@ class ModelLoadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """name: what clients ask for. root: the model in the repository, by which all other services know it.
+    """name: what clients ask for; shown_as: what answers call it; root: the model in the repository, by which all other
+    services know it.
 
     max_model_len in tokens; eos_token_ids end a sequence; created: Unix seconds.
     """
 
     name: str
+    shown_as: str
     version: str
     root: str
     created: int
@@ -46,6 +48,7 @@ class ServedModel:
             vocab_size=self.vocab_size,
             created=self.created,
             root=self.root,
+            shown_as=self.shown_as,
         )
 
 
@@ -71,6 +74,7 @@ def load_served_model(model: StoredModel, name: str, max_model_len: int | None) 
     )
     return ServedModel(
         name=name,
+        shown_as=name,
         version=model.version,
         root=model.name,
         created=int(datetime.fromisoformat(model.manifest.created).timestamp()),

@@ -10,20 +10,22 @@ default:
 setup: _dev
 
 # Start everything, ask the model one question, stream the answer, stop everything
+[no-exit-message]
 demo: _run
-    @.venv/bin/tokenbus demo
+    @exec .venv/bin/tokenbus demo
 
 # Serve until Ctrl-C; options go to `tokenbus up`, e.g. `./just up --port 8080`
+[no-exit-message]
 up *options: _run
-    @.venv/bin/tokenbus up {{ options }}
+    @exec .venv/bin/tokenbus up {{ options }}
 
 # The tests of every change
 test *options: _dev
-    @{{ python }} -m pytest -m "not full" {{ options }}
+    @exec {{ python }} -m pytest -m "not full" {{ options }}
 
 # All tests, the long ones too
 test-full *options: _dev
-    @{{ python }} -m pytest {{ options }}
+    @exec {{ python }} -m pytest {{ options }}
 
 # Lint, format, types and layers
 check: _dev

@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
@@ -27,6 +27,7 @@ from shared.micro import Endpoint, EndpointCounts, MicroService
 __all__ = ["EndpointCounts", "Health", "ServiceHost", "StartError", "main"]
 
 C = TypeVar("C", bound=ServiceConfig)
+T = TypeVar("T")
 
 CANCEL_GRACE_S = 2.0
 
@@ -75,6 +76,18 @@ class ServiceHost:
         self._is_connected = lambda: self.bus.is_connected
         for subject in self.micro.subjects():
             await self.bus.subscribe(subject, self._on_micro)
+
+    async def unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of what is awaited; None when the service is told to stop first, the work being cancelled."""
+        working = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        await asyncio.wait({working})
+        return None
 
     def _on_micro(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         if reply:

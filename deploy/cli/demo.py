@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 
 from deploy.cli.answer import AnswerPrinter
+from deploy.cli.errors import one_line
 from deploy.cli.http_answer import AnswerFailed, stream_answer
 from deploy.cli.running import START_ERRORS, PreparedNode, prepared_node, running_node
 from deploy.node.config import DEFAULT_MODEL, NodeConfig
@@ -16,6 +17,7 @@ from shared.config import ConfigError, build, fail, make_parser, read_options
 
 PROG = "tokenbus demo"
 DRAIN_TIMEOUT_S = 10.0
+LOG_MAX_BYTES = 64 * 1024**2  # one answer is a few KB; the default would not fit a small /tmp
 
 
 class DemoConfig(msgspec.Struct, kw_only=True, frozen=True):
@@ -33,12 +35,12 @@ def main(argv: list[str]) -> int:
         config = build(DemoConfig, read_options(DemoConfig, make_parser(DemoConfig, PROG, __doc__), argv))
         with tempfile.TemporaryDirectory(prefix="tokenbus-demo-") as folder:
             node = NodeConfig(port=0, data_dir=folder, model=config.model, drain_timeout_s=DRAIN_TIMEOUT_S)
-            with prepared_node(node, {}, console) as prepared:
+            with prepared_node(node, {"log_max_bytes": LOG_MAX_BYTES}, console) as prepared:
                 return asyncio.run(_run(prepared, config, console))
     except ConfigError as error:
         fail(PROG, str(error))
     except (*START_ERRORS, AnswerFailed) as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

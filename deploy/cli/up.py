@@ -5,6 +5,7 @@ import sys
 
 from rich.console import Console
 
+from deploy.cli.errors import one_line
 from deploy.cli.running import START_ERRORS, PreparedNode, prepared_node, running_node
 from deploy.node.config import node_config
 from shared.config import ConfigError, build, fail, make_parser, read_options
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         fail(PROG, str(error))
     except START_ERRORS as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -161,5 +161,6 @@ class DetokenizerService:
 
 async def serve(host: ServiceHost, config: DetokenizerConfig) -> None:
     """Run one detokenizer."""
-    log = await NatsLog.open(host.bus, config.shard)
-    await DetokenizerService(host, config, log).run()
+    log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
+    if log is not None:
+        await DetokenizerService(host, config, log).run()

@@ -22,7 +22,7 @@ from shared.bus.appender import BackgroundAppender
 from shared.bus.nats_log import NatsLog
 from shared.bus.receiver import Receiver
 from shared.log.fold import Change, Fold
-from shared.log.port import LogUnavailable
+from shared.log.port import LogTooLarge, LogUnavailable
 from shared.messages.codec import encode
 from shared.messages.control import (
     CacheReport,
@@ -32,7 +32,7 @@ from shared.messages.control import (
     WorkerHeartbeat,
 )
 from shared.messages.pipeline import Fence
-from shared.service import Health, ServiceHost
+from shared.service import Health, ServiceHost, StartError
 
 TICK_S = 0.05
 LATE_S = 0.35
@@ -289,5 +289,9 @@ class SchedulerService:
 
 async def serve(host: ServiceHost, config: SchedulerConfig) -> None:
     """Run one scheduler."""
-    log = await NatsLog.open(host.bus, config.shard, config.log_max_bytes)
-    await SchedulerService(host, config, log).run()
+    try:
+        log = await host.unless_stopping(NatsLog.open(host.bus, config.shard, config.log_max_bytes))
+    except LogTooLarge as error:
+        raise StartError(f"--log-max-bytes: {error}") from None
+    if log is not None:
+        await SchedulerService(host, config, log).run()

@@ -264,5 +264,6 @@ def load_models(config: TokenizerConfig) -> dict[str, ServedModel]:
 async def serve(host: ServiceHost, config: TokenizerConfig) -> None:
     """Run a tokenizer until told to stop."""
     models = await asyncio.to_thread(load_models, config)
-    log = await NatsLog.open(host.bus, config.shard)
-    await TokenizerService(host, config, log, models, TokenizerMetrics()).run()
+    log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
+    if log is not None:
+        await TokenizerService(host, config, log, models, TokenizerMetrics()).run()

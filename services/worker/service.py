@@ -57,8 +57,9 @@ async def serve(host: ServiceHost, config: WorkerConfig) -> None:
         return
     host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
     await asyncio.to_thread(engine.warm_up)
-    log = await NatsLog.open(host.bus, config.shard)
-    await Worker(host, config, engine, log, WorkerMetrics()).run()
+    log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
+    if log is not None:
+        await Worker(host, config, engine, log, WorkerMetrics()).run()
 
 
 class Worker:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import nats.errors
@@ -15,22 +15,24 @@ from shared.bus.client import Bus
 from shared.bus.log_tail import NatsTail
 from shared.bus.snapshots import SnapshotStore
 from shared.log.fold import Fold
-from shared.log.port import LogFull, LogUnavailable, OnRecord, OnReload
+from shared.log.port import LogFull, LogTooLarge, LogUnavailable, OnRecord, OnReload
 
 ATTEMPT_TIMEOUT_S = 0.5
 RETRY_WAIT_S = 0.05
+QUIET_WAIT_S = 5.0
 DUPLICATE_WINDOW_S = 120
 DEFAULT_MAX_BYTES = 4 * 1024**3
 
 # Error codes of JetStream's API: the stream is at max_bytes, or the server has no storage left.
 _FULL = frozenset({10023, 10047, 10077})
+_NO_STORAGE = 10047
 _NAME_IN_USE = 10058
 
 _logger = logging.getLogger(__name__)
 
 
 class NatsLog:
-    """One shard's log. Create with NatsLog.open."""
+    """One shard's log: schedulers open it, all others find it."""
 
     def __init__(self, bus: Bus, shard: str) -> None:
         self.bus = bus
@@ -44,18 +46,36 @@ class NatsLog:
     async def open(cls, bus: Bus, shard: str, max_bytes: int = DEFAULT_MAX_BYTES) -> "NatsLog":
         """The shard's log, created if it is not there; waits for the server as long as it takes.
 
-        A log that is there keeps its own limits.
+        A log that is there keeps its own limits. Raises LogTooLarge when the server has no room for max_bytes.
         """
         log = cls(bus, shard)
-        level = logging.INFO
+        await log._until_done(lambda: log._create(max_bytes))
+        return log
+
+    @classmethod
+    async def find(cls, bus: Bus, shard: str) -> "NatsLog":
+        """The shard's log once a scheduler has created it, with the scheduler's limits; waits as long as it takes."""
+        log = cls(bus, shard)
+        await log._until_done(log._check)
+        return log
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Repeat the attempt while it fails; a long wait is told once."""
+        loop = asyncio.get_running_loop()
+        quiet_until: float | None = loop.time() + QUIET_WAIT_S
         while True:
             try:
-                await log._create(max_bytes)
-                return log
+                with cancellation_kept():
+                    return await attempt()
             except (nats.errors.Error, OSError, TimeoutError) as error:
-                _logger.log(level, "log %s is not there yet: %s", log.stream, error)
-                level = logging.DEBUG  # told once; the wait may be long
+                if quiet_until is not None and loop.time() > quiet_until:
+                    _logger.warning("log %s is not there yet: %s", self.stream, error or type(error).__name__)
+                    quiet_until = None
                 await asyncio.sleep(RETRY_WAIT_S)
+
+    async def _check(self) -> None:
+        await self._js.stream_info(self.stream)
+        await self._snapshots.create()
 
     async def _create(self, max_bytes: int) -> None:
         config = api.StreamConfig(
@@ -68,7 +88,11 @@ class NatsLog:
         )
         try:
             await self._js.add_stream(config)
-        except nats.js.errors.BadRequestError as error:
+        except nats.js.errors.APIError as error:
+            if error.err_code == _NO_STORAGE:
+                raise LogTooLarge(
+                    f"nats-server has no storage left for a log of {max_bytes} bytes; free disk space or allow less"
+                ) from None
             if error.err_code != _NAME_IN_USE:
                 raise
         await self._snapshots.create()

@@ -103,6 +103,12 @@ def test_limits_that_cannot_fit_fail_with_the_numbers(tmp_path: Path, options: l
     assert re.search(r"100000.*512", failed_start(tmp_path / "node", [*options, "--max-model-len", "100000"]))
 
 
+def test_a_log_that_does_not_fit_the_disk_is_told_at_once(tmp_path: Path, options: list[str]) -> None:
+    error = failed_start(tmp_path / "node", [*options, "--log-max-bytes", str(1 << 60)])
+    assert "--log-max-bytes: nats-server has no storage left" in error
+    assert "Traceback" not in error
+
+
 def test_unknown_model_is_one_line(tmp_path: Path, options: list[str]) -> None:
     lines = failed_start(tmp_path / "node", [*options, "--model", "nowhere"]).splitlines()
     assert len(lines) == 1

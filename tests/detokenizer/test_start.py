@@ -1,6 +1,7 @@
 """The detokenizer's model at start: added where it is known and absent, else an error for the operator."""
 
 import asyncio
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import structlog
 
 from services.detokenizer.vocabularies import Vocabularies
+from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
 from shared.repository.errors import ModelNotFound
 from shared.repository.inspect import inspect_path
 from shared.repository.store import ModelRepository
@@ -32,9 +35,13 @@ async def test_a_known_model_is_added_if_absent(tmp_path: Path, monkeypatch: pyt
         await vocabularies.preload("unheard-of")
 
 
-def test_an_unknown_model_ends_the_start_with_the_reason(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_an_unknown_model_ends_the_start_with_the_reason(nats_server: NatsServer, tmp_path: Path) -> None:
+    bus = await Bus.connect(nats_server.url, "test-1")
+    await NatsLog.open(bus, "s0")
+    await bus.close()
     options = ("--nats", nats_server.url, "--model", "unheard-of", "--model-repository", str(tmp_path))
     command = [sys.executable, "-m", "services.detokenizer", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    run = functools.partial(subprocess.run, command, capture_output=True, text=True, timeout=30, check=False)
+    done = await asyncio.to_thread(run)
     assert done.returncode == 2
     assert "unheard-of" in done.stderr and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""A service of the tests: python -m tests.service.sample_service --nats URL --mode well|crash|stuck|early|unable."""
+"""A service of the tests: python -m tests.service.sample_service --nats URL --mode MODE."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ class SampleConfig(ServiceConfig, kw_only=True, frozen=True):
     """How serve behaves."""
 
     mode: Annotated[
-        Literal["well", "crash", "stuck", "early", "unable"], msgspec.Meta(description="how it behaves")
+        Literal["well", "crash", "stuck", "early", "unable", "waiting"], msgspec.Meta(description="how it behaves")
     ] = "well"
 
 
@@ -25,6 +25,10 @@ async def serve(host: ServiceHost, config: SampleConfig) -> None:
         raise RuntimeError("boom")
     if config.mode == "unable":
         raise StartError("model of 9 GB does not fit 1 GB")
+    if config.mode == "waiting":
+        assert await host.unless_stopping(asyncio.sleep(0, 7)) == 7
+        assert await host.unless_stopping(asyncio.Event().wait()) is None
+        return
     if config.mode == "early":
         return
     await host.stopping.wait()

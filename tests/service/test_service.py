@@ -119,6 +119,15 @@ def test_bad_end(
     assert words in sample.log()
 
 
+def test_a_wait_without_end_does_not_outlive_sigterm(
+    nats_server: NatsServer, tmp_path: Path, processes: list[Sample]
+) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url, "--mode", "waiting")
+    processes.append(sample)
+    sample.wait_for("/ready", 200)
+    assert sample.stop() == 0
+
+
 def test_drain_is_bounded(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
     sample = Sample(tmp_path / "log", nats_server.url, "--mode", "stuck", "--drain-timeout-s", "0.2")
     processes.append(sample)

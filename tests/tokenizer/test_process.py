@@ -16,6 +16,7 @@ from services.tokenizer.core.served_model import ModelLoadError, load_served_mod
 from services.tokenizer.service import load_models
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
 from shared.messages.codec import decoder, encode
 from shared.messages.control import LeaderHeartbeat, ShardLoad, TokenizerHeartbeat
 from shared.params import validate_messages
@@ -63,6 +64,7 @@ async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
     process = start(command(repository, *options), tmp_path / "log")
     bus = await Bus.connect(nats_server.url, "client-1")
     try:
+        await NatsLog.open(bus, "s0")
         heard: list[TokenizerHeartbeat] = []
         decode = decoder(TokenizerHeartbeat)
         await bus.subscribe(subjects.TOKENIZER_HEARTBEAT, lambda _s, _r, data, _h: heard.append(decode(data)))

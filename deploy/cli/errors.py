@@ -1,0 +1,25 @@
+"""Errors in words for a terminal."""
+
+from pathlib import Path
+
+from deploy.node.folder import default_data_dir
+
+
+class NoNode(RuntimeError):
+    """No node runs on the data folder; the message names it."""
+
+
+def node_nats_url(data_dir: str) -> str:
+    """nats.url of a data folder, the default one for "". Raises NoNode."""
+    folder = Path(data_dir) if data_dir else default_data_dir()
+    try:
+        return (folder / "nats.url").read_text(encoding="utf-8").strip()
+    except OSError:
+        raise NoNode(f"no node runs on {folder}") from None
+
+
+def one_line(error: Exception) -> str:
+    """The message without Python's wrapping: `/data: Read-only file system`."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error)

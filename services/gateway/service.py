@@ -1,6 +1,7 @@
 """The gateway service: HTTP in front, the pipeline behind, an ordered drain at the end."""
 
 import asyncio
+import os
 import time
 
 from services.gateway.config import GatewayConfig
@@ -11,7 +12,7 @@ from services.gateway.http.server import HttpServer
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.pipeline import Pipeline
 from shared.errors import unavailable
-from shared.service import EndpointCounts, Health, ServiceHost
+from shared.service import EndpointCounts, Health, ServiceHost, StartError
 
 CLOSE_RESERVE_S = 2.0
 DRAIN_POLL_S = 0.02
@@ -92,6 +93,10 @@ class Gateway:
 async def serve(host: ServiceHost, config: GatewayConfig) -> None:
     """Serve until the host is told to stop, then drain."""
     gateway = Gateway(host, config, GatewayMetrics())
-    await gateway.start()
+    try:
+        await gateway.start()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+        raise StartError(f"cannot listen on {config.host} port {config.port}: {reason}") from None
     await host.stopping.wait()
     await gateway.drain()

@@ -1,5 +1,6 @@
 """nats-server as a child process: where its binary lies, its configuration file, when it is ready."""
 
+import random
 import shutil
 import socket
 import sys
@@ -11,6 +12,8 @@ import msgspec
 BINARY = "nats-server"
 PROBE_TIMEOUT_S = 1.0
 PROBE_PAUSE_S = 0.02
+QUIET_PORTS = range(20000, 32000)  # outgoing connections get 32768 and above on Linux, 49152 and above elsewhere
+NUM_PORT_TRIES = 20
 
 
 class NatsServerMissing(RuntimeError):
@@ -78,9 +81,13 @@ def command(config: Path) -> list[str]:
 
 
 def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
-    """A TCP port that nobody listens on now: the preferred one if it is free."""
+    """A TCP port that nobody listens on now: the preferred one if it is free.
+
+    Taken from below the range of outgoing connections where possible: a client that calls a port of that range before
+    its server listens may be given the same port for its own end, and then the server cannot have it.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in (preferred, 0):
+    for port in ([preferred] if preferred else []) + random.SystemRandom().sample(QUIET_PORTS, NUM_PORT_TRIES) + [0]:
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -1,11 +1,12 @@
 """The test server itself: starts, keeps its store over a crash, ends."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from deploy.node.nats_server import NatsServerOptions, is_ready, write_config
+from deploy.node.nats_server import QUIET_PORTS, NatsServerOptions, free_port, is_ready, write_config
 from tests.servers import NatsServer
 
 
@@ -32,6 +33,14 @@ def test_sync_interval_is_written(tmp_path: Path, interval: str, line: str) -> N
     config = tmp_path / "nats.conf"
     write_config(config, NatsServerOptions(store_dir=tmp_path / 'a "quoted" folder', port=4222, sync_interval=interval))
     assert line in config.read_text()
+
+
+def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
+    port = free_port()
+    assert port in QUIET_PORTS
+    assert free_port(preferred=port) == port
+    with socket.create_server(("127.0.0.1", port)):
+        assert free_port(preferred=port) != port
 
 
 def test_odd_store_path_and_sync_always_start(tmp_path: Path) -> None:

@@ -59,4 +59,7 @@ def is_done(stamp: Path, wanted: str, level: str) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:], Path(__file__).resolve().parents[2], Path(sys.prefix)))
+    try:
+        raise SystemExit(main(sys.argv[1:], Path(__file__).resolve().parents[2], Path(sys.prefix)))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

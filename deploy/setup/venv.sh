@@ -8,15 +8,20 @@ if [ -x .venv/bin/python ] && .venv/bin/python -c "$is_sound" 2>/dev/null; then
     exit 0
 fi
 
+if [ -n "${PYTHON:-}" ]; then
+    set -- "$PYTHON"
+else
+    set -- python3 python3.13 python3.12 python3.11 python3.14 python
+fi
 python=
-for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python3.14 python; do
+for candidate in "$@"; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         python=$candidate
         break
     fi
 done
 if [ -z "$python" ]; then
-    found=$(python3 --version 2>/dev/null || echo "no python3")
+    found=$("${PYTHON:-python3}" --version 2>/dev/null || echo "no ${PYTHON:-python3}")
     echo "Tokenbus needs Python 3.11 or newer; found: $found. Install one, or set PYTHON=/path/to/python." >&2
     exit 1
 fi

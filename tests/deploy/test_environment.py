@@ -96,6 +96,20 @@ def test_unfit_python_is_told(script: str, words: str, tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+def test_a_python_that_is_chosen_and_unfit_is_not_replaced(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / "deploy/setup/venv.sh")],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHON": str(tmp_path / "no python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"found: no {tmp_path / 'no python'}" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_pins_are_exact_and_stand_only_in_the_constraints() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(line.count("==") == 1 for line in lines)

@@ -110,7 +110,7 @@ def convert_value(value: Any, kind: Any, label: str, strict: bool) -> Any:
 
 def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None = None) -> argparse.ArgumentParser:
     """Options for every field of the Struct, each with its description and default, and `--config`."""
-    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with the same keys")
     for field in msgspec.structs.fields(kind):
         plain, text = _plain_type(field.type)
@@ -132,6 +132,13 @@ def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None =
                 option_name(field.name), metavar=_metavar(plain), default=argparse.SUPPRESS, help=help_text
             )
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage of dozens of options would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(self.prog, f"{message}; `{self.prog} --help` shows the options")
 
 
 def option_name(field: str) -> str:

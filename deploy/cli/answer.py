@@ -57,6 +57,11 @@ class AnswerPrinter:
         self.times.on_piece(time.monotonic())
         self._write(text)
 
+    def on_break(self) -> None:
+        """The answer broke off: what is said next begins a line of its own."""
+        if self.times.first is not None:
+            self._write("\n")
+
     def on_end(self, num_tokens: int) -> str:
         """The answer is whole; the summary. The last token, EOS, brings no text: it comes now."""
         self.times.last = time.monotonic()

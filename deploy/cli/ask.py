@@ -6,16 +6,15 @@ Asks over NATS unless --url is given. Without either, the node of the data folde
 import asyncio
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from deploy.cli.answer import AnswerPrinter
+from deploy.cli.errors import NoNode, node_nats_url
 from deploy.cli.http_answer import AnswerFailed, stream_answer
-from deploy.node.folder import default_data_dir
 from shared.client import EndEvent, TextEvent, TokenbusClient
-from shared.config import ConfigError, build, fail, make_parser, read_options
+from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, ConfigError, build, fail, make_parser, read_options
 from shared.errors import RequestError
 
 PROG = "tokenbus ask"
@@ -25,8 +24,22 @@ CONNECT_TIMEOUT_S = 10.0
 class AskConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Where to ask, and how the answer is sampled."""
 
-    nats: Annotated[str, msgspec.Meta(description="ask over NATS at this URL; none: nats.url of the data folder")] = ""
-    url: Annotated[str, msgspec.Meta(description="ask over HTTP at this URL instead, e.g. http://127.0.0.1:8000")] = ""
+    nats: Annotated[
+        str,
+        msgspec.Meta(
+            description="ask over NATS at this URL; none: nats.url of the data folder",
+            pattern=rf"^$|{NATS_URL_PATTERN}",
+            extra=NATS_URL_EXPECTS,
+        ),
+    ] = ""
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            description="ask over HTTP at this URL instead, e.g. http://127.0.0.1:8000",
+            pattern="^$|^https?://[^/]",
+            extra={"expects": "a URL such as http://127.0.0.1:8000"},
+        ),
+    ] = ""
     data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
     model: Annotated[str, msgspec.Meta(description="model to ask; none: the first one served")] = ""
     max_tokens: Annotated[int, msgspec.Meta(description="most tokens of the answer", ge=1)] = 512
@@ -53,10 +66,15 @@ def main(argv: list[str]) -> int:
             num_tokens = stream_answer(config.url, _chat(config, question), printer.on_text)
         else:
             num_tokens = asyncio.run(_ask_nats(config, question, printer))
+    except NoNode as error:
+        print(f"{PROG}: {error}; start `tokenbus up`, or give --nats or --url", file=sys.stderr)
+        return 1
     except (AnswerFailed, RequestError) as error:
+        printer.on_break()
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        printer.on_break()
         return 130
     summary = printer.on_end(num_tokens)
     if config.stats:
@@ -65,8 +83,8 @@ def main(argv: list[str]) -> int:
 
 
 async def _ask_nats(config: AskConfig, question: str, printer: AnswerPrinter) -> int:
-    """The number of output tokens. Raises RequestError, AnswerFailed."""
-    url = config.nats or _node_url(config)
+    """The number of output tokens. Raises RequestError, AnswerFailed, NoNode."""
+    url = config.nats or node_nats_url(config.data_dir)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             client = await TokenbusClient.connect(url, "ask")
@@ -80,15 +98,6 @@ async def _ask_nats(config: AskConfig, question: str, printer: AnswerPrinter) ->
             elif isinstance(event, EndEvent):
                 num_tokens += event.num_tokens
     return num_tokens
-
-
-def _node_url(config: AskConfig) -> str:
-    """nats.url of the data folder. Raises AnswerFailed when no node runs there."""
-    folder = Path(config.data_dir) if config.data_dir else default_data_dir()
-    try:
-        return (folder / "nats.url").read_text(encoding="utf-8").strip()
-    except OSError:
-        raise AnswerFailed(f"no node runs on {folder}; start `tokenbus up`, or give --nats or --url") from None
 
 
 def _chat(config: AskConfig, question: str) -> dict[str, Any]:

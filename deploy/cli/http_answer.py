@@ -7,6 +7,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from deploy.cli.errors import one_line
+
 TIMEOUT_S = 600.0
 
 
@@ -33,7 +35,8 @@ def stream_answer(base_url: str, body: dict[str, Any], on_text: Callable[[str], 
         with error:
             raise AnswerFailed(_error_message(error.read(), f"HTTP status {error.code}")) from None
     except urllib.error.URLError as error:
-        raise AnswerFailed(f"{root}: {error.reason}") from None
+        reason = error.reason
+        raise AnswerFailed(f"{root}: {one_line(reason) if isinstance(reason, Exception) else reason}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise AnswerFailed(f"{root}: {error or type(error).__name__}") from None
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from deploy.cli.errors import NoNode, node_nats_url
 from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
 from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, ConfigError, build, fail, make_parser, read_options
@@ -20,8 +21,14 @@ class LogConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Which log, and how it is reported."""
 
     nats: Annotated[
-        str, msgspec.Meta(description="URL of the NATS server", pattern=NATS_URL_PATTERN, extra=NATS_URL_EXPECTS)
-    ] = "nats://127.0.0.1:4222"
+        str,
+        msgspec.Meta(
+            description="URL of the NATS server; none: nats.url of the data folder",
+            pattern=rf"^$|{NATS_URL_PATTERN}",
+            extra=NATS_URL_EXPECTS,
+        ),
+    ] = ""
+    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
     shard: Annotated[str, msgspec.Meta(description="shard whose log it is", pattern="^[A-Za-z0-9_-]{1,32}$")] = "s0"
     json: Annotated[bool, msgspec.Meta(description="print one JSON object, with the token ids of each request")] = False
 
@@ -39,7 +46,10 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         fail(PROG, str(error))
     try:
-        report = asyncio.run(_verify(config))
+        report = asyncio.run(_verify(config.nats or node_nats_url(config.data_dir), config.shard))
+    except NoNode as error:
+        print(f"{PROG}: {error}; give --nats", file=sys.stderr)
+        return 1
     except LogUnreadable as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
@@ -47,17 +57,17 @@ def main(argv: list[str]) -> int:
     return 0 if report.clean else 1
 
 
-async def _verify(config: LogConfig) -> Report:
+async def _verify(url: str, shard: str) -> Report:
     """Fold the log. Raises LogUnreadable."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            bus = await Bus.connect(config.nats, "log-verify")
+            bus = await Bus.connect(url, "log-verify")
     except TimeoutError:
-        raise LogUnreadable(f"no NATS server answers at {config.nats}") from None
+        raise LogUnreadable(f"no NATS server answers at {url}") from None
     try:
-        return await verify(NatsLog(bus, config.shard))
+        return await verify(NatsLog(bus, shard))
     except LogUnavailable as error:
-        raise LogUnreadable(f"shard {config.shard} at {config.nats}: {error}") from None
+        raise LogUnreadable(f"shard {shard} at {url}: {error}") from None
     finally:
         await bus.close()
 

@@ -30,14 +30,15 @@ def main(argv: list[str] | None = None) -> int:
     name, rest = words[0], words[1:]
     if name == "--version":
         name = "version"
-    if name in SERVICES:
-        run: Callable[[list[str]], int | None] = importlib.import_module(f"services.{name}.__main__").main
-    elif name in COMMANDS:
-        run = importlib.import_module(COMMANDS[name][0]).main
-    else:
+    if name not in SERVICES and name not in COMMANDS:
         print(f"tokenbus: unknown command {name!r}; `tokenbus --help` lists them", file=sys.stderr)
         return 2
-    return run(rest) or 0
+    try:
+        module = importlib.import_module(f"services.{name}.__main__" if name in SERVICES else COMMANDS[name][0])
+        run: Callable[[list[str]], int | None] = module.main
+        return run(rest) or 0
+    except KeyboardInterrupt:  # while it is still being imported; after that each command sees to it
+        return 130
 
 
 def usage() -> str:

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from deploy.cli.errors import one_line
 from deploy.cli.progress import model_progress
 from shared.repository.errors import BadModelFile, ModelError, ModelNotFound
 from shared.repository.inspect import default_name, inspect_path
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return command(repository, args)
     except (ModelError, OSError) as error:
-        print(f"tokenbus model: {_one_line(error)}", file=sys.stderr)
+        print(f"tokenbus model: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -150,7 +151,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                     model.verify(progress)
                 except BadModelFile as error:
                     num_bad += 1
-                    print(f"tokenbus model: {_one_line(error)}", file=sys.stderr)
+                    print(f"tokenbus model: {one_line(error)}", file=sys.stderr)
                     continue
                 print(f"{name} version {model.version}: {len(model.manifest.files)} files as they were stored")
     return 1 if num_bad else 0
@@ -189,12 +190,6 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _size(num_bytes: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.cli.answer import AnswerTimes
+from deploy.cli.errors import one_line
 from deploy.cli.main import COMMANDS, SERVICES
 from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
@@ -53,7 +54,32 @@ def test_unknown_option_exits_2(command: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--no-such-option", "1", *(["question"] if command == "ask" else [])])
     assert caught.value.code == 2
-    assert "--no-such-option" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--no-such-option" in error and "--help" in error
+    assert error.count("\n") == 1, "the usage of dozens of options hides what is wrong"
+
+
+def test_ctrl_c_during_the_imports_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert cli.main(["demo"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(30, "Read-only file system", "/data"), "/data: Read-only file system"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (RuntimeError("a message"), "a message"),
+    ],
+)
+def test_errors_in_one_line(error: Exception, words: str) -> None:
+    assert one_line(error) == words
 
 
 def test_up_says_which_port_is_taken(
@@ -149,6 +175,21 @@ def test_ask_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert str(tmp_path) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [["--nats", "foo"], ["--url", "127.0.0.1:8000"], ["--url", "http://"]])
+def test_ask_names_a_url_that_is_none(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["ask", "hello", *option])
+    assert caught.value.code == 2
+    assert f"{option[0]}: '{option[1]}' is not accepted: expected a URL such as" in capsys.readouterr().err
+
+
+def test_an_answer_that_breaks_off_ends_its_line(
+    server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(server, "hello", "--model", "torn") == 1
+    assert capsys.readouterr().out == "hello!\n"
+
+
 def test_summary_of_an_answer() -> None:
     times = AnswerTimes(asked=10.0)
     times.on_piece(10.182)
@@ -169,15 +210,24 @@ def test_log_verify_without_a_log(nats_server: NatsServer, capsys: pytest.Captur
     assert "shard other" in capsys.readouterr().err
 
 
+def test_log_verify_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["log", "verify", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"tokenbus log: no node runs on {tmp_path}; give --nats\n"
+
+
 @pytest.mark.parametrize("as_json", [True, False])
-def test_log_verify_of_an_empty_log(as_json: bool, nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_verify_of_an_empty_log(
+    as_json: bool, nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def make_log() -> None:
         bus = await Bus.connect(nats_server.url, "test")
         await NatsLog.open(bus, "s0")
         await bus.close()
 
     asyncio.run(make_log())
-    assert cli.main(["log", "verify", "--nats", nats_server.url, *(["--json"] if as_json else [])]) == 0
+    (tmp_path / "nats.url").write_text(nats_server.url + "\n")
+    where = ["--nats", nats_server.url] if as_json else ["--data-dir", str(tmp_path)]
+    assert cli.main(["log", "verify", *where, *(["--json"] if as_json else [])]) == 0
     text = capsys.readouterr().out
     if as_json:
         report = json.loads(text)

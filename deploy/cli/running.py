@@ -25,6 +25,7 @@ from shared.repository.store import ModelRepository
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
 NUM_PORT_TRIES = 20
 EXTRA_STOP_S = 5.0  # for the processes that come after a slow one
+SAME_STOP_S = 0.3
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -73,7 +74,8 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
     """The node, ready; stopped when the context ends. Raises StartFailed.
 
     stopping is set by SIGTERM, SIGINT and SIGHUP; when that happens during the start, the context begins at once. A
-    second signal ends the drain.
+    second signal ends the drain, unless it comes with the first: just, timeout and others send both the group and the
+    process one.
     """
     config, folder = prepared.config, prepared.folder
     display = NodeDisplay(console)
@@ -127,10 +129,14 @@ async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) ->
 
 
 def _handle_signals(stopping: asyncio.Event, node: Node) -> None:
+    loop = asyncio.get_running_loop()
+    first: list[float] = []
+
     def on_signal() -> None:
-        if stopping.is_set():
+        if first and loop.time() - first[0] > SAME_STOP_S:
             node.hurry()
+        first.append(loop.time())
         stopping.set()
 
     for number in STOP_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal)

@@ -1,6 +1,7 @@
 """A node for one measurement: `tokenbus up` with its own data folder and port."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -57,6 +58,8 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+        if error is None:  # else its logs say why
+            shutil.rmtree(self.data_dir)
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(self.url + path, timeout=5) as answer:

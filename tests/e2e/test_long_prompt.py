@@ -70,7 +70,8 @@ async def test_itl_stays_under_two_steps_of_one_chunk_while_8k_tokens_prefill(tm
         if begun_s <= earlier and later <= prefilled_s
     ]
     num_chunks = NUM_PROMPT_TOKENS // 256
-    assert len(during) > NUM_STREAMS * num_chunks // 2, "the streams stood still while the prompt was prefilled"
+    assert len(during) >= 0.9 * NUM_STREAMS * (num_chunks - 2), "a stream did not get its token in each chunk's step"
     gaps = [later - earlier for earlier, later in zip(steps.frames_s, steps.frames_s[1:], strict=False)]
-    chunk_step_s = percentile(sorted(gaps)[-num_chunks:], 0.5)
-    assert percentile(during, 0.99) < 2 * chunk_step_s, (percentile(during, 0.99), chunk_step_s)
+    chunk_steps_s = sorted(gaps)[-num_chunks:]
+    assert percentile(during, 0.99) < 2 * percentile(chunk_steps_s, 0.99)
+    assert percentile(during, 0.5) < 2 * percentile(chunk_steps_s, 0.5)

@@ -215,7 +215,10 @@ async def test_other_paths(running: Running) -> None:
         "max_model_len": 1000,
     }
     assert set((await running.http.get("/version")).json()) == {"version"}
-    assert "/v1/completions" in (await running.http.get("/openapi.json")).json()["paths"]
+    paths = (await running.http.get("/openapi.json")).json()["paths"]
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}"} < set(paths)
+    for path in ("/version", "/live", "/ready", "/health", "/metrics"):
+        assert path in paths and (await running.http.get(path)).status_code == 200
     assert "openapi.json" in (await running.http.get("/docs")).text
     for path in ("/live", "/ready", "/health"):
         assert (await running.http.get(path)).status_code == 200

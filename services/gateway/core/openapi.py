@@ -65,6 +65,7 @@ SAMPLING: Schema = {
     "stream_options": _object({"include_usage": _flag("one more event with the usage")}),
     "return_token_ids": _flag("add token_ids to every choice, and prompt_token_ids"),
     "cache_salt": _text("keeps cached prefixes apart"),
+    "add_special_tokens": {"type": "boolean", "description": "completions: true by default; chat: false"},
     "priority": _integer(-(2**31), 2**31 - 1, "lower is served first"),
 }
 
@@ -113,6 +114,8 @@ SCHEMAS: Schema = {
             "max_completion_tokens": _integer(1),
             "logprobs": _flag("log-probabilities of the tokens"),
             "top_logprobs": _integer(0, 20, "alternatives per token"),
+            "add_generation_prompt": {"type": "boolean", "default": True},
+            "chat_template_kwargs": {"type": "object", "description": "values for the chat template"},
         },
         ["model", "messages"],
     ),
@@ -196,6 +199,13 @@ def openapi_document(version: str) -> Schema:
             "/live": _reading("getLive", "Whether the process turns", anything),
             "/ready": _reading("getReady", "Whether requests can be served", anything),
             "/health": _reading("getHealth", "The same with details", anything),
+            "/metrics": {
+                "get": {
+                    "operationId": "getMetrics",
+                    "summary": "Metrics of this gateway, in Prometheus' text format",
+                    "responses": {"200": {"description": "metrics", "content": {"text/plain": {"schema": _text()}}}},
+                }
+            },
         },
         "components": {"schemas": SCHEMAS},
     }

@@ -1,6 +1,7 @@
 """The worker on a real nats-server, driven by a hand-written leader; the fold of the log says what arrived."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -129,14 +130,17 @@ async def test_streams_are_whole_and_batched(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("what", ["plans", "frames"])
-async def test_losses_are_repaired(nats_server: NatsServer, what: str) -> None:
+async def test_losses_are_repaired(nats_server: NatsServer, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules 4 and 5 on the wire: a tenth of all plans, or of all frames, never arrives."""
+    chances = itertools.cycle([0.0] + 9 * [1.0])  # every tenth frame, without luck
+    monkeypatch.setattr("services.worker.service.random.random", lambda: next(chances))
     losses = {"drop_plans": 0.1} if what == "plans" else {"drop_frames": 0.1}
     async with shard(nats_server, make_engine("chained"), **losses) as running:
         await running.finish(await running.ask(8))
         resent = running.count("tokenbus_worker_frames_resent_total")
         assert bool(running.leader.gaps) == (what == "plans")
-        assert (resent > 0) == (what == "frames")
+        if what == "frames":  # with plans lost, a slow acknowledgement may have a frame sent again too
+            assert resent > 0
 
 
 async def test_frames_survive_the_death_of_nats_server(nats_server: NatsServer) -> None:

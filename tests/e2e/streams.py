@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 
+from tests.waiting import until
+
 
 @dataclass(slots=True)
 class Answer:
@@ -22,9 +24,9 @@ class Answer:
     arrivals_s: list[float] = field(default_factory=list)
 
 
-async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Answer:
-    """POST with stream=true and read to the end."""
-    answer = Answer()
+async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any], answer: Answer | None = None) -> Answer:
+    """POST with stream=true and read to the end. answer: filled as it is read, for those who watch."""
+    answer = answer or Answer()
     loop = asyncio.get_running_loop()
     try:
         async with client.stream("POST", path, json={**body, "stream": True, "return_token_ids": True}) as response:
@@ -66,3 +68,19 @@ async def many(url: str, path: str, bodies: list[dict[str, Any]]) -> list[Answer
     """All of them at once."""
     async with connect(url) as client:
         return list(await asyncio.gather(*(stream(client, path, body) for body in bodies)))
+
+
+async def all_running(
+    client: httpx.AsyncClient, path: str, bodies: list[dict[str, Any]], num_tokens: int = 10
+) -> list[asyncio.Task[Answer]]:
+    """Start all of them, and return once each has read some tokens and none has ended."""
+    answers = [Answer() for _ in bodies]
+    tasks = [
+        asyncio.create_task(stream(client, path, body, answer)) for body, answer in zip(bodies, answers, strict=True)
+    ]
+    await until(
+        lambda: all(len(answer.token_ids) >= num_tokens for answer in answers) or any(task.done() for task in tasks),
+        "all streams running",
+    )
+    assert not any(task.done() for task in tasks), "a stream ended before the others ran"
+    return tasks

@@ -11,7 +11,7 @@ from shared.bus.client import Bus
 from shared.client import EndEvent, TokenbusClient
 from shared.messages.pipeline import GenerateRequest
 from shared.reading.submission import fix_defaults, submit
-from tests.e2e.streams import connect, stream
+from tests.e2e.streams import all_running, connect
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
@@ -36,8 +36,7 @@ def body(number: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["scheduler-0", "worker-0", "detokenizer-0", "tokenizer-0"])
 async def test_a_service_told_to_stop_under_load_exits_0_and_streams_go_on(node: RunningNode, name: str) -> None:
     async with connect(node.url) as client:
-        tasks = [asyncio.create_task(stream(client, "/v1/completions", body(number))) for number in range(NUM_STREAMS)]
-        await asyncio.sleep(0.5)  # into the streams
+        tasks = await all_running(client, "/v1/completions", [body(number) for number in range(NUM_STREAMS)])
         pid = node.signal(name, signal.SIGTERM)
         await until(lambda: node.pids().get(name, pid) != pid, "restart", DRAIN_S + 20)
         answers = await asyncio.gather(*tasks)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shared.client import TextEvent, TokenbusClient
-from tests.e2e.streams import Answer, connect, stream
+from tests.e2e.streams import Answer, all_running, connect
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
@@ -38,8 +38,7 @@ def body(number: int, label: str, **extra: Any) -> dict[str, Any]:
 async def streams_with(node: RunningNode, label: str, disturb: Any) -> list[Answer]:
     """Streams, and a disturbance once all of them run."""
     async with connect(node.url) as client:
-        tasks = [asyncio.create_task(stream(client, "/v1/completions", body(n, label))) for n in range(NUM_STREAMS)]
-        await asyncio.sleep(0.6)  # into the middle of the streams: they last 1.5 s and more
+        tasks = await all_running(client, "/v1/completions", [body(n, label) for n in range(NUM_STREAMS)])
         await disturb()
         return list(await asyncio.gather(*tasks))
 
@@ -117,11 +116,8 @@ async def test_pauses_near_the_limit_break_streams_only_without_fencing(tmp_path
 
         async with connect(node.url) as client:
             longer = {"max_tokens": 600, "min_tokens": 600}
-            tasks = [
-                asyncio.create_task(stream(client, "/v1/completions", body(n, "blink", **longer)))
-                for n in range(NUM_STREAMS)
-            ]
-            await asyncio.sleep(0.5)
+            bodies = [body(n, "blink", **longer) for n in range(NUM_STREAMS)]
+            tasks = await all_running(client, "/v1/completions", bodies)
             await blink()
             answers = await asyncio.gather(*tasks)
         report = await asyncio.to_thread(node.verify)

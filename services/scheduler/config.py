@@ -6,8 +6,6 @@ import msgspec
 
 from shared.config import ServiceConfig
 
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-
 
 class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
     """Limits of a step (max_num_seqs, max_num_batched_tokens, ...) are the workers' and come with their heartbeats."""

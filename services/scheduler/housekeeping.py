@@ -68,7 +68,6 @@ class Housekeeper:
         self._read_fill = read_fill
         self._logger = logger
         self.fill = 0.0
-        self.num_snapshots = 0
         self._trimmed = 0
 
     async def look_at_fill(self) -> None:
@@ -81,7 +80,6 @@ class Housekeeper:
         image = snapshot.capture(self._fold)
         data = await asyncio.to_thread(snapshot.encode, image)
         await self._log.save_snapshot(data, image.seq)
-        self.num_snapshots += 1
         await self.look_at_fill()
         trim = self.retention.trimmable(image.seq, loop.time(), ignore_age=self.fill > FULL_SHARE)
         if trim <= self._trimmed:

@@ -12,7 +12,6 @@ T = TypeVar("T")
 SUPPORTED_VERSIONS = frozenset({PROTOCOL_VERSION})
 
 encode = msgspec.msgpack.Encoder().encode
-encode_json = msgspec.json.Encoder().encode
 
 
 class WireError(ValueError):

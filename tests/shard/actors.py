@@ -2,6 +2,7 @@
 
 import json
 import random
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -36,7 +37,7 @@ HOUSE_S = 1.0
 FULL_RETRY_S = 0.5
 
 
-class Folder(Process):
+class Folder(Process, ABC):
     """A process that folds the log."""
 
     def __init__(self, world: World, name: str, *, fencing: bool) -> None:
@@ -55,13 +56,13 @@ class Folder(Process):
             kind, data, clock_ns = log.records[self.fold.seq + 1 - log.first_seq]
             self.on_change(self.fold.apply(kind, data, self.fold.seq + 1, clock_ns))
 
+    @abstractmethod
     def on_reload(self) -> None:
         """The fold was replaced by a snapshot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_change(self, change: Change) -> None:
         """What a record did."""
-        raise NotImplementedError
 
     def append(self, records: list[tuple[End | Done, str]]) -> None:
         """Store records a moment later."""

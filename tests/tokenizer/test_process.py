@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,8 @@ from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
 from shared.service import StartError
 from tests.servers import NatsServer
+from tests.service_process import command, start
+from tests.stored_models import store_tiny_model
 from tests.tiny_models import make_tiny_model, make_tiny_tokenizer
 from tests.waiting import until
 
@@ -42,26 +42,15 @@ ASK: dict[str, Any] = {
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with one tiny random model, "tiny"."""
     folder = tmp_path_factory.mktemp("models")
-    source = make_tiny_model(folder / "source", "LlamaForCausalLM")
-    ModelRepository(folder / "repository").add(inspect_path(source), "tiny")
-    return folder / "repository"
-
-
-def command(repository: Path, *options: str) -> list[str]:
-    fixed = ("--model", "tiny", "--model-repository", str(repository), "--log-format", "json")
-    return [sys.executable, "-m", "services.tokenizer", *fixed, *options]
-
-
-def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(arguments, stdout=file, stderr=file)
+    store_tiny_model(folder, "LlamaForCausalLM")
+    return folder / "models"
 
 
 async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
     nats_server: NatsServer, repository: Path, tmp_path: Path
 ) -> None:
     options = ("--nats", nats_server.url, "--served-model-name", "small", "alias", "--max-model-len", "100")
-    process = start(command(repository, *options), tmp_path / "log")
+    process = start(command("tokenizer", repository, *options), tmp_path / "log")
     bus = await Bus.connect(nats_server.url, "client-1")
     try:
         await NatsLog.open(bus, "s0")

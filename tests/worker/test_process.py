@@ -13,10 +13,9 @@ import pytest
 from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
 from shared.messages.sampling import Sampling
-from shared.repository.inspect import inspect_path
-from shared.repository.store import ModelRepository
 from tests.servers import NatsServer
-from tests.tiny_models import make_tiny_model
+from tests.service_process import command, start
+from tests.stored_models import store_tiny_model
 from tests.waiting import until
 from tests.worker.stub_leader import StubLeader
 
@@ -27,19 +26,8 @@ EXIT_LIMIT_S = 30.0
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with one tiny random model, "tiny"."""
     folder = tmp_path_factory.mktemp("models")
-    source = make_tiny_model(folder / "source", "LlamaForCausalLM")
-    ModelRepository(folder / "repository").add(inspect_path(source), "tiny")
-    return folder / "repository"
-
-
-def command(repository: Path, *options: str) -> list[str]:
-    fixed = ("--model", "tiny", "--model-repository", str(repository), "--log-format", "json")
-    return [sys.executable, "-m", "services.worker", *fixed, *options]
-
-
-def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(arguments, stdout=file, stderr=file)
+    store_tiny_model(folder, "LlamaForCausalLM")
+    return folder / "models"
 
 
 @asynccontextmanager
@@ -60,7 +48,7 @@ async def test_sigterm_finishes_what_is_planned_and_exits_0(
 ) -> None:
     options = ("--engine", engine, "--nats", nats_server.url, "--num-threads", "1", "--max-model-len", "400")
     async with leader_of(nats_server) as leader:
-        process = start(command(repository, *options), tmp_path / "log")
+        process = start(command("worker", repository, *options), tmp_path / "log")
         try:
             await until(lambda: leader.heartbeats, "the first heartbeat")
             beat = leader.heartbeats[0]
@@ -94,7 +82,7 @@ async def test_sigterm_finishes_what_is_planned_and_exits_0(
 async def test_a_start_that_cannot_be_exits_2_with_the_reason(
     nats_server: NatsServer, repository: Path, options: tuple[str, ...], reason: str
 ) -> None:
-    arguments = [*command(repository, "--nats", nats_server.url), *options]
+    arguments = [*command("worker", repository, "--nats", nats_server.url), *options]
     done = await asyncio.to_thread(
         subprocess.run, arguments, capture_output=True, text=True, timeout=EXIT_LIMIT_S, check=False
     )

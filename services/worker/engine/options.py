@@ -1,12 +1,10 @@
 """The options an engine is loaded with, named as vLLM names them, and what they mean for a model."""
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
 from shared.repository.config import ModelConfig
-
-DtypeOption = Literal["auto", "bfloat16", "float32"]
 
 
 class EngineError(Exception):

@@ -21,6 +21,9 @@ class Source(Protocol):
     @property
     def tail_live(self) -> bool: ...
 
+    @property
+    def num_tail_resets(self) -> int: ...
+
 
 class DetokenizerMetrics(Collector):
     """All of it under tokenbus_: vLLM has no process like this."""
@@ -37,3 +40,4 @@ class DetokenizerMetrics(Collector):
         yield CounterMetricFamily("tokenbus_detokenizer_deltas", "Deltas sent.", source.outgoing.num_deltas)
         yield GaugeMetricFamily("tokenbus_log_folded", "Log sequence of the newest record folded.", source.fold.seq)
         yield GaugeMetricFamily("tokenbus_log_live", "1 if the end of the log is known.", int(source.tail_live))
+        yield CounterMetricFamily("tokenbus_log_tail_resets", "Starts of the log's tail.", source.num_tail_resets)

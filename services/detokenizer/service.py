@@ -51,6 +51,11 @@ class DetokenizerService:
         """Whether this process knows the end of the log."""
         return self._tail.live
 
+    @property
+    def num_tail_resets(self) -> int:
+        """Times that the log's tail was started, the first among them."""
+        return self._tail.resets
+
     async def run(self) -> None:
         """Serve until told to stop; readers then attach elsewhere."""
         shard = self._config.shard

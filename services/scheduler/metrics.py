@@ -21,6 +21,9 @@ class Source(Protocol):
     def tail_live(self) -> bool: ...
 
     @property
+    def num_tail_resets(self) -> int: ...
+
+    @property
     def log_fill(self) -> float: ...
 
 
@@ -60,6 +63,7 @@ class SchedulerMetrics(Collector):
         fold = self._source.fold
         yield _gauge("tokenbus_log_folded", "Log sequence of the newest record folded.", fold.seq)
         yield _gauge("tokenbus_log_live", "1 if the end of the log is known.", int(self._source.tail_live))
+        yield _counter("tokenbus_log_tail_resets", "Starts of the log's tail.", self._source.num_tail_resets)
         yield _gauge("tokenbus_log_fill", "Share of the log's size limit in use.", self._source.log_fill)
         yield _gauge("tokenbus_log_requests", "Requests in the fold, finished ones among them.", len(fold.requests))
         events = CounterMetricFamily("tokenbus_log_events", "What the fold has counted.", labels=["event"])

@@ -80,6 +80,11 @@ class SchedulerService:
         return self._tail.live
 
     @property
+    def num_tail_resets(self) -> int:
+        """Times that the log's tail was started, the first among them."""
+        return self._tail.resets
+
+    @property
     def log_fill(self) -> float:
         """Share of the log's size limit in use."""
         return self._housekeeper.fill

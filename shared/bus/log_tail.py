@@ -56,7 +56,7 @@ class DeliveryPosition:
 
 
 class NatsTail:
-    """See shared.log.port.Tail. resets and reloads count for metrics."""
+    """See shared.log.port.Tail. resets and reloads count its starts and the snapshots it loaded."""
 
     def __init__(
         self,

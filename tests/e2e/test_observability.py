@@ -68,6 +68,9 @@ def test_metrics_have_vllms_names_where_it_has_one(node: RunningNode) -> None:
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert re.search(rf"^{name} ", scheduler, re.MULTILINE), name
     assert re.search(r"^tokenbus_scheduler_integrity_problems 0", scheduler, re.MULTILINE)
+    for service in ("scheduler", "detokenizer"):
+        text = get(f"{health_url(node, service)}/metrics")[1]
+        assert re.search(r"^tokenbus_log_tail_resets_total [1-9]", text, re.MULTILINE)
     histograms = ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds")
     for name in histograms:
         assert re.search(rf"^vllm:{name}_count\S* [1-9]", gateway, re.MULTILINE), name

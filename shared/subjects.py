@@ -8,6 +8,7 @@ INFER = f"{PREFIX}.infer"
 CANCEL = f"{PREFIX}.cancel"
 CLIENT_ATTACH = f"{PREFIX}.attach"
 TOKENIZER_HEARTBEAT = f"{PREFIX}.heartbeat.tokenizer"
+GATEWAY_HEARTBEAT = f"{PREFIX}.heartbeat.gateway"
 
 TOKENIZER_QUEUE = "tokenizer"
 DETOKENIZER_QUEUE = "detokenizer"
@@ -78,6 +79,11 @@ def attach_direct(shard: str, detokenizer: str) -> str:
 def detach(shard: str) -> str:
     """Detach, heard by all detokenizers."""
     return f"{PREFIX}.detach.{shard}"
+
+
+def describe(shard: str) -> str:
+    """Describe, answered by any detokenizer of the shard (queue group)."""
+    return f"{PREFIX}.describe.{shard}"
 
 
 def is_inbox(subject: str) -> bool:

@@ -19,7 +19,7 @@ from shared.log.state import SequenceState
 from shared.messages.codec import encode
 from shared.messages.control import CacheReport, PlanGap, ShardLoad, WorkerHeartbeat
 from shared.messages.packed import unpack_tokens
-from shared.messages.pipeline import Done, End, EndReason, EpochStart, Fence, Request, Rows
+from shared.messages.pipeline import Done, End, EndReason, EpochStart, Fence, Reader, Request, Rows
 from shared.messages.plan_parts import split_plan
 
 BLOCK_ID_BYTES = 4
@@ -30,13 +30,13 @@ class LeaderPorts:
     """How the leader acts on the world; none of these waits.
 
     send: publish bytes on a subject. send_plan: the same for plans (test switches drop a share of them).
-    append: store End and Done records in the background, in this order, each with its message id.
+    append: store End, Done and Reader records in the background, in this order, each with its message id.
     fence: append a worker's Fence, and call back with whether the fold shows it.
     """
 
     send: Callable[[str, bytes], object]
     send_plan: Callable[[str, bytes], object]
-    append: Callable[[list[tuple[End | Done, str]]], None]
+    append: Callable[[list[tuple[End | Done | Reader, str]]], None]
     fence: Callable[[str, Callable[[bool], None]], None]
     max_plan_bytes: Callable[[], int]
 

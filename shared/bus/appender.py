@@ -6,13 +6,13 @@ from structlog.typing import FilteringBoundLogger
 
 from shared.log.port import Log, LogFull, LogUnavailable
 from shared.messages.codec import encode
-from shared.messages.pipeline import Done, End
+from shared.messages.pipeline import Done, End, Reader
 
 RETRY_S = 0.5
 
 
 class BackgroundAppender:
-    """Stores End and Done records in tasks of its own; each list in order, different lists side by side."""
+    """Stores End, Done and Reader records in tasks of its own; each list in order, different lists side by side."""
 
     def __init__(self, log: Log, logger: FilteringBoundLogger) -> None:
         self._log = log
@@ -24,18 +24,18 @@ class BackgroundAppender:
         """Lists of records not stored yet."""
         return len(self._tasks)
 
-    def append(self, records: list[tuple[End | Done, str]]) -> None:
+    def append(self, records: list[tuple[End | Done | Reader, str]]) -> None:
         """Store records, each with its message id, however long the log is away: whoever decided them will not do so
         again, and without them a request would never end. A copy too many does no harm (rules 6 and 7)."""
         task = asyncio.create_task(self._store(records))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _store(self, records: list[tuple[End | Done, str]]) -> None:
+    async def _store(self, records: list[tuple[End | Done | Reader, str]]) -> None:
         for record, message_id in records:
             await self._store_one(record, message_id)
 
-    async def _store_one(self, record: End | Done, message_id: str) -> None:
+    async def _store_one(self, record: End | Done | Reader, message_id: str) -> None:
         data = encode(record)
         while True:
             try:

@@ -13,18 +13,19 @@ from zlib import crc32
 from shared.log.state import MAX_CHOICES, RequestState, SequenceState, Tombstone
 from shared.messages.codec import WireError, decoder
 from shared.messages.packed import INT32, UINT32, UINT64, unpack
-from shared.messages.pipeline import Done, End, Fence, Request, Rows
+from shared.messages.pipeline import Done, End, Fence, Reader, Request, Rows
 
 KEEP_FINISHED_NS = 30 * 10**9
+KEEP_RESUMABLE_NS = 75 * 10**9  # more than keep_s, so that a client that comes back in time finds its text
 KEEP_TOMBSTONE_NS = 300 * 10**9
 
-Record = Request | Rows | Fence | End | Done
+Record = Request | Rows | Fence | End | Done | Reader
 
 _DECODERS = {
     "req": decoder(Request),
     "out": decoder(Rows),
     "fence": decoder(Fence),
-    "end": decoder(End | Done),
+    "end": decoder(End | Done | Reader),
 }
 
 
@@ -60,6 +61,7 @@ class Fold:
         self.requests: dict[str, RequestState] = {}
         self.sequences: dict[int, SequenceState] = {}
         self.finished: deque[tuple[int, str]] = deque()
+        self.finished_resumable: deque[tuple[int, str]] = deque()
         self.tombstones: dict[str, Tombstone] = {}
         self.retired: dict[int, str] = {}
         self.counts: Counter[str] = Counter()
@@ -185,15 +187,29 @@ class Fold:
 
     # ---- ends -------------------------------------------------------------------------------------------------------
 
-    def _end_or_done(self, record: End | Done, change: Change) -> None:
+    def _end_or_done(self, record: End | Done | Reader, change: Change) -> None:
         state = self.requests.get(record.request_id)
         if isinstance(record, Done):
             self._done(record, state, change)
+        elif isinstance(record, Reader):
+            self._reader(record, state, change)
         elif state is not None:
             self._end(record, state, change)
         elif record.request_id not in self.tombstones and record.reason == "cancel":
             self.tombstones[record.request_id] = Tombstone(self.clock_ns, 0)
             change.counted = True
+
+    def _reader(self, reader: Reader, state: RequestState | None, change: Change) -> None:
+        if state is None or state.request.keep_s <= 0:
+            return
+        if reader.reads:
+            state.readers.add(reader.gateway)
+            state.unread_ns = None
+        elif reader.gateway in state.readers:
+            state.readers.remove(reader.gateway)
+            if not state.readers:
+                state.unread_ns = self.clock_ns
+        change.counted = True
 
     def _end(self, end: End, state: RequestState, change: Change) -> None:
         if state.done is not None:
@@ -223,7 +239,8 @@ class Fold:
         else:
             state.done = done
             change.counted = True
-            self.finished.append((self.clock_ns, done.request_id))
+            finished = self.finished_resumable if state.request.keep_s > 0 else self.finished
+            finished.append((self.clock_ns, done.request_id))
             for sequence, position, reason in zip(state.sequences, done.positions, done.reasons, strict=True):
                 if (sequence.end, sequence.reason) != (position, reason):
                     sequence.cut(position, reason)
@@ -247,20 +264,24 @@ class Fold:
 
     def _expire(self) -> None:
         """Forget finished requests after a while, and their tombstones after a longer one (rule 12)."""
-        while self.finished and self.finished[0][0] < self.clock_ns - KEEP_FINISHED_NS:
-            _, request_id = self.finished.popleft()
-            state = self.requests.pop(request_id)
-            for sequence in state.sequences:
-                del self.sequences[sequence.id]
-            self.tombstones[request_id] = Tombstone(self.clock_ns, state.log_sequence, state.done)
-            self.retired[state.log_sequence] = request_id
-            self.on_retired(state)
+        self._retire(self.finished, KEEP_FINISHED_NS)
+        self._retire(self.finished_resumable, KEEP_RESUMABLE_NS)
         while self.tombstones:
             request_id, tombstone = next(iter(self.tombstones.items()))
             if tombstone.clock_ns >= self.clock_ns - KEEP_TOMBSTONE_NS:
                 break
             del self.tombstones[request_id]
             self.retired.pop(tombstone.log_sequence, None)
+
+    def _retire(self, finished: deque[tuple[int, str]], keep_ns: int) -> None:
+        while finished and finished[0][0] < self.clock_ns - keep_ns:
+            _, request_id = finished.popleft()
+            state = self.requests.pop(request_id)
+            for sequence in state.sequences:
+                del self.sequences[sequence.id]
+            self.tombstones[request_id] = Tombstone(self.clock_ns, state.log_sequence, state.done)
+            self.retired[state.log_sequence] = request_id
+            self.on_retired(state)
 
     def on_retired(self, state: RequestState) -> None:
         """Called as a finished request is forgotten; readers that keep an archive override it."""

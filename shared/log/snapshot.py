@@ -32,6 +32,8 @@ class RequestImage(msgspec.Struct, array_like=True, frozen=True):
     log_sequence: int
     done: Done | None
     sequences: list[SequenceImage]
+    readers: list[str] = []
+    unread_ns: int | None = None
 
 
 class FoldImage(msgspec.Struct, array_like=True, frozen=True):
@@ -50,6 +52,7 @@ class FoldImage(msgspec.Struct, array_like=True, frozen=True):
     tombstones: dict[str, Tombstone]
     retired: dict[int, str]
     counts: dict[str, int]
+    finished_resumable: list[tuple[int, str]] = []
 
 
 IMAGE_VERSION = 1
@@ -72,6 +75,7 @@ def capture(fold: Fold) -> FoldImage:
         tombstones=dict(fold.tombstones),
         retired=dict(fold.retired),
         counts=dict(fold.counts),
+        finished_resumable=list(fold.finished_resumable),
     )
 
 
@@ -99,6 +103,8 @@ def restore(fold: Fold, data: bytes) -> None:
         fold.sequences.update({sequence.id: sequence for sequence in state.sequences})
     fold.finished.clear()
     fold.finished.extend(image.finished)
+    fold.finished_resumable.clear()
+    fold.finished_resumable.extend(image.finished_resumable)
     fold.tombstones, fold.retired = dict(image.tombstones), dict(image.retired)
     fold.counts.clear()
     fold.counts.update(image.counts)
@@ -118,12 +124,15 @@ def _request_image(state: RequestState) -> RequestImage:
         )
         for sequence in state.sequences
     ]
-    return RequestImage(state.request, state.log_sequence, state.done, sequences)
+    return RequestImage(
+        state.request, state.log_sequence, state.done, sequences, sorted(state.readers), state.unread_ns
+    )
 
 
 def _request_state(image: RequestImage) -> RequestState:
     state = RequestState(image.request, image.log_sequence)
     state.done = image.done
+    state.readers, state.unread_ns = set(image.readers), image.unread_ns
     for sequence, saved in zip(state.sequences, image.sequences, strict=True):
         _load_sequence(sequence, saved)
     return state

@@ -72,15 +72,21 @@ class SequenceState:
 
 
 class RequestState:
-    """A folded request: its record, the log sequence of it, its choices, and the outcome once there is one."""
+    """A folded request: its record, the log sequence of it, its choices, and the outcome once there is one.
 
-    __slots__ = ("done", "log_sequence", "num_prompt_tokens", "request", "sequences")
+    readers: gateways that read it, and unread_ns the log's time since when none does (None while one does); both only
+    for a request that is kept for its readers (keep_s > 0).
+    """
+
+    __slots__ = ("done", "log_sequence", "num_prompt_tokens", "readers", "request", "sequences", "unread_ns")
 
     def __init__(self, request: Request, log_sequence: int) -> None:
         self.request = request
         self.log_sequence = log_sequence
         self.num_prompt_tokens = len(unpack_tokens(request.prompt_token_ids))
         self.done: Done | None = None
+        self.readers: set[str] = {request.owner} if request.keep_s > 0 else set()
+        self.unread_ns: int | None = None
         prompt_hash = extend(0, request.prompt_token_ids)
         endings = Endings(request.sampling)
         self.sequences = [

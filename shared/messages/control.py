@@ -62,7 +62,10 @@ class PlanGap(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What tokenizers and gateways must know to refuse early; numbers are sequences, shares from 0 to 1."""
+    """What tokenizers and gateways must know to refuse early; numbers are sequences, shares from 0 to 1.
+
+    num_folded_frames: engine steps folded under this leader; while it grows, work is done.
+    """
 
     num_workers: int = 0
     num_running: int = 0
@@ -71,6 +74,7 @@ class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     kv_cache_usage: float = 0.0
     log_full: bool = False
     max_model_len: int = 0
+    num_folded_frames: int = 0
 
 
 class LeaderHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -81,6 +85,13 @@ class LeaderHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True
     leader: str
     takeover: int
     load: ShardLoad
+
+
+class GatewayHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sent by each gateway every 250 ms: what its clients read is read (Request.owner, Reader)."""
+
+    v: int = PROTOCOL_VERSION
+    gateway: str
 
 
 # ---- text -----------------------------------------------------------------------------------------------------------

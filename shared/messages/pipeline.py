@@ -6,9 +6,9 @@
 4. Rows              worker -> log                     one frame per engine step, appended without waiting
 5. DeltaBatch        detokenizer -> gateway            core, one batch per step and gateway
 
-Back edges into the log: End (stop string, cancel, deadline, rejection), Done (the one outcome), Fence (who leads,
-whose output counts). All internal messages are msgpack arrays: fields are only ever appended, with defaults, so that
-release N reads N-1 and the reverse.
+Back edges into the log: End (stop string, cancel, deadline, rejection), Done (the one outcome), Reader (who reads a
+request that is kept for its readers), Fence (who leads, whose output counts). All internal messages are msgpack arrays:
+fields are only ever appended, with defaults, so that release N reads N-1 and the reverse.
 """
 
 from typing import Any, Literal
@@ -30,6 +30,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: 32 hex digits chosen by the client, so that it can retry; None lets the tokenizer choose.
     attach: whether the tokenizer attaches the reply inbox to the text. Gateways attach by themselves.
     seed_default, created_s: fixed by the first sender so that a retry is byte for byte the same request.
+    owner, keep_s, origin: set by gateways, see Request.
     """
 
     v: int
@@ -45,6 +46,9 @@ class GenerateRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     seed_default: int | None = None
     created_s: float | None = None
     traceparent: str = ""
+    owner: str = ""
+    keep_s: float = 0.0
+    origin: bytes = b""
 
 
 class Accepted(msgspec.Struct, tag_field="kind", tag="accepted"):
@@ -84,6 +88,9 @@ class Request(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
     prompt_token_ids: int32 bytes. deadline_ns: Unix time. The log sequence L of this record numbers its sequences:
     choice i of the request is sequence `L << 8 | i` (see shared.log.fold.sequence_id).
+    owner: the gateway incarnation whose client reads it; "" for a request that runs to its end whoever reads.
+    keep_s: seconds that it goes on once nobody reads it; 0 ends it at once with its owner.
+    origin: what a gateway must know to answer it over HTTP; opaque to everybody else.
     """
 
     v: int = PROTOCOL_VERSION
@@ -97,6 +104,9 @@ class Request(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str = ""
     traceparent: str = ""
+    owner: str = ""
+    keep_s: float = 0.0
+    origin: bytes = b""
 
 
 # ---- 3. scheduler -> worker -----------------------------------------------------------------------------------------
@@ -229,6 +239,16 @@ class Done(msgspec.Struct, array_like=True, tag="done", frozen=True, kw_only=Tru
     request_id: str
     positions: tuple[int, ...]
     reasons: tuple[EndReason, ...]
+
+
+class Reader(msgspec.Struct, array_like=True, tag="reader", frozen=True, kw_only=True):
+    """A gateway begins to read a request with keep_s, or reads it no more. Written by the gateway itself, and by the
+    leader for a gateway that has fallen silent."""
+
+    v: int = PROTOCOL_VERSION
+    request_id: str
+    gateway: str
+    reads: bool
 
 
 class Fence(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from shared.log.fold import Change, Fold
+from shared.log.fold import Change, Fold, Record
 from shared.log.state import SequenceState, sequence_id
 from shared.messages.codec import encode
 from shared.messages.packed import INT32, UINT32, UINT64, pack, pack_tokens
-from shared.messages.pipeline import Done, End, Fence, Request, RowLogprobs, Rows
+from shared.messages.pipeline import Fence, Request, RowLogprobs, Rows
 from shared.messages.sampling import Sampling
 from shared.prefix_hash import extend
 
@@ -61,7 +61,7 @@ class FoldUnderTest(Fold):
         super().__init__(fencing=fencing)
         self.now_ns = SECOND_NS
 
-    def feed(self, record: Request | Rows | Fence | End | Done) -> Change:
+    def feed(self, record: Record) -> Change:
         """Fold the next record."""
         kind = {Request: "req", Rows: "out", Fence: "fence"}.get(type(record), "end")
         return self.feed_bytes(kind, encode(record))

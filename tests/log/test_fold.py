@@ -1,11 +1,13 @@
 """The rules that live in the fold, by their numbers in the protocol."""
 
+import msgspec
 import pytest
 
-from shared.log.fold import KEEP_FINISHED_NS, KEEP_TOMBSTONE_NS, LogGapError
+from shared.log import snapshot
+from shared.log.fold import KEEP_FINISHED_NS, KEEP_RESUMABLE_NS, KEEP_TOMBSTONE_NS, LogGapError
 from shared.messages.codec import encode
-from shared.messages.pipeline import Done, End, Fence, RowError, RowLogprobs, Rows
-from tests.log.records import EOS, PROMPT, FoldUnderTest, prefix_hash, request, rows
+from shared.messages.pipeline import Done, End, Fence, Reader, RowError, RowLogprobs, Rows
+from tests.log.records import EOS, PROMPT, SECOND_NS, FoldUnderTest, prefix_hash, request, rows
 
 
 @pytest.fixture
@@ -220,3 +222,52 @@ def test_columns_of_different_length_are_malformed(fold: FoldUnderTest) -> None:
 def test_a_record_must_follow_the_last_one(fold: FoldUnderTest) -> None:
     with pytest.raises(LogGapError):
         fold.apply("fence", b"", 2, 0)
+
+
+# ---- readers of requests that are kept ------------------------------------------------------------------------------
+
+
+def test_a_kept_request_is_unread_from_the_moment_its_last_reader_goes(fold: FoldUnderTest) -> None:
+    takeover(fold)
+    kept = msgspec.structs.replace(request(), owner="gateway-1", keep_s=60.0)
+    fold.accept(kept)
+    state = fold.requests[kept.request_id]
+    assert state.readers == {"gateway-1"} and state.unread_ns is None
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-2", reads=True))
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-1", reads=False))
+    assert state.readers == {"gateway-2"} and state.unread_ns is None
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-2", reads=False))
+    assert state.unread_ns == fold.clock_ns
+    went = fold.clock_ns
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-2", reads=False))
+    assert state.unread_ns == went, "whoever reads no more changes nothing"
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-3", reads=True))
+    assert state.readers == {"gateway-3"} and state.unread_ns is None
+
+
+def test_readers_of_a_request_that_is_not_kept_change_nothing(fold: FoldUnderTest) -> None:
+    takeover(fold)
+    fold.accept(request())
+    assert not fold.feed(Reader(request_id="a" * 32, gateway="gateway-1", reads=True)).counted
+    assert not fold.feed(Reader(request_id="b" * 32, gateway="gateway-1", reads=True)).counted
+    assert fold.requests["a" * 32].readers == set()
+
+
+def test_a_kept_request_is_forgotten_later_than_others_and_a_snapshot_keeps_its_readers(fold: FoldUnderTest) -> None:
+    epoch = takeover(fold)
+    kept = msgspec.structs.replace(request("b" * 32, max_tokens=1), owner="gateway-1", keep_s=60.0)
+    for accepted in (request("a" * 32, max_tokens=1), kept):
+        (sequence,) = fold.accept(accepted)
+        fold.feed(Done(request_id=accepted.request_id, positions=(0,), reasons=("cancel",)))
+        assert sequence.end == 0
+    fold.feed(Reader(request_id=kept.request_id, gateway="gateway-1", reads=False))
+    fold.now_ns += KEEP_FINISHED_NS + SECOND_NS
+    fold.feed(Fence(kind="keep", leader="s1"))
+    assert set(fold.requests) == {kept.request_id}
+    copy = FoldUnderTest()
+    snapshot.restore(copy, snapshot.encode(snapshot.capture(fold)))
+    state = copy.requests[kept.request_id]
+    assert state.readers == set() and state.unread_ns == fold.requests[kept.request_id].unread_ns
+    copy.now_ns = fold.now_ns + KEEP_RESUMABLE_NS
+    copy.feed(Fence(kind="keep", leader="s1"))
+    assert not copy.requests and copy.epoch_of("w") == epoch

@@ -19,6 +19,9 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 MAX_DEADLINE_S = 24 * 3600.0
 MAX_CLOCK_SKEW_S = 60.0
 MAX_ABS_PRIORITY = 2**31 - 1
+MAX_OWNER_CHARACTERS = 64
+MAX_ORIGIN_BYTES = 4096
+MAX_KEEP_S = 60.0
 
 
 def check_request_id(request_id: str) -> str:
@@ -78,6 +81,9 @@ def prepare(
         priority=_priority(generate, params),
         cache_salt=_cache_salt(generate, params),
         traceparent=generate.traceparent if TRACEPARENT.fullmatch(generate.traceparent) else "",
+        owner=_owner(generate),
+        keep_s=_keep_s(generate),
+        origin=_origin(generate),
     )
     return request, params
 
@@ -113,6 +119,25 @@ def _times(generate: GenerateRequest, now_s: float) -> tuple[float, float]:
     if created_s + deadline_s <= now_s:
         raise timed_out("The request's deadline had passed before it was accepted.")
     return created_s, deadline_s
+
+
+def _owner(generate: GenerateRequest) -> str:
+    if len(generate.owner) > MAX_OWNER_CHARACTERS:
+        raise invalid(f"owner may have at most {MAX_OWNER_CHARACTERS} characters.", "owner")
+    return generate.owner
+
+
+def _keep_s(generate: GenerateRequest) -> float:
+    """A request without an owner is not kept for its readers: it runs to its end whoever reads."""
+    if not 0 <= generate.keep_s <= MAX_KEEP_S:
+        raise invalid(f"keep_s must be a number from 0 to {MAX_KEEP_S:g}.", "keep_s")
+    return generate.keep_s if generate.owner else 0.0
+
+
+def _origin(generate: GenerateRequest) -> bytes:
+    if len(generate.origin) > MAX_ORIGIN_BYTES:
+        raise invalid(f"origin may have at most {MAX_ORIGIN_BYTES} bytes.", "origin")
+    return generate.origin
 
 
 def _seed_default(generate: GenerateRequest, request_id: str) -> int:

@@ -3,7 +3,8 @@
 1. options and TOML file (exit 2 on a bad one), logging, uvloop
 2. the health and metrics listener, so that /live answers while NATS is still away
 3. the bus, then the NATS service API
-4. serve(host, config) until SIGTERM or SIGINT sets host.stopping and it has drained
+4. serve(host, config) until SIGTERM or SIGINT sets host.stopping and it has drained; a later signal sets host.hurrying,
+   which ends the drain
 5. exit 0; 1 after a crash, an early return, or a drain beyond drain_timeout_s; 2 when serve raised StartError
 """
 
@@ -30,6 +31,7 @@ C = TypeVar("C", bound=ServiceConfig)
 T = TypeVar("T")
 
 CANCEL_GRACE_S = 2.0
+SAME_STOP_S = 0.3  # just, timeout and others send the process group and the process a signal each: that is one wish
 
 
 class StartError(Exception):
@@ -43,8 +45,9 @@ class ServiceHost:
     """What a running service has around it.
 
     name: the incarnation, `<service>-<pid>-<8 hex>`, unique per process start. bus: connected before serve is called.
-    stopping: set by SIGTERM or SIGINT; then serve drains and returns. health: assign a function that tells the truth;
-    until then, without NATS and while stopping the service is not ready.
+    stopping: set by SIGTERM or SIGINT; then serve drains and returns. hurrying: set by a later signal; then serve drains
+    no longer. health: assign a function that tells the truth; until then, without NATS and while stopping the service
+    is not ready.
     """
 
     bus: Bus
@@ -55,6 +58,8 @@ class ServiceHost:
         self.name = f"{service}-{os.getpid()}-{secrets.token_hex(4)}"
         self.log: FilteringBoundLogger = get_logger(service=service, instance=config.name or self.name)
         self.stopping = asyncio.Event()
+        self.hurrying = asyncio.Event()
+        self._stop_asked_s = 0.0
         self.health: Callable[[], Health] = _starting
         self.micro = MicroService(service, self.name, f"Tokenbus {service}", _metadata(config))
         self._is_connected: Callable[[], bool] = lambda: False
@@ -89,6 +94,15 @@ class ServiceHost:
         await asyncio.wait({working})
         return None
 
+    def on_stop_signal(self) -> None:
+        """SIGTERM or SIGINT came."""
+        now_s = asyncio.get_running_loop().time()
+        if not self.stopping.is_set():
+            self._stop_asked_s = now_s
+            self.stopping.set()
+        elif now_s - self._stop_asked_s > SAME_STOP_S:
+            self.hurrying.set()
+
     def _on_micro(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         if reply:
             self.bus.publish(reply, self.micro.answer(subject))
@@ -112,7 +126,7 @@ async def _run(service: str, config: C, serve: Callable[[ServiceHost, C], Awaita
     host = ServiceHost(service, config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, host.stopping.set)
+        loop.add_signal_handler(number, host.on_stop_signal)
     loop.set_exception_handler(lambda _, context: _on_stray_error(host, context))
     server = None
     if config.health_port >= 0:

@@ -137,7 +137,8 @@ class SchedulerService:
         now = self._now()
         if self._leave_at is None:
             self._leave_at = now + max(0.0, self._config.drain_timeout_s - LEAVE_RESERVE_S)
-        return self.leader is None or not self.leader.can_plan or now >= self._leave_at
+        is_over = now >= self._leave_at or self._host.hurrying.is_set()
+        return self.leader is None or not self.leader.can_plan or is_over
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

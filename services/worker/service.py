@@ -150,7 +150,7 @@ class Worker:
                 quiet_since_s = self._loop.time()
             if self._failed.done() or beating.done():
                 return
-            if self._loop.time() >= leave_at_s:
+            if self._loop.time() >= leave_at_s or self._host.hurrying.is_set():
                 self._host.log.warning("leaving before all sequences have ended; they go on elsewhere")
                 return
             await asyncio.sleep(TICK_S)

@@ -13,7 +13,7 @@ class SampleConfig(ServiceConfig, kw_only=True, frozen=True):
     """How serve behaves."""
 
     mode: Annotated[
-        Literal["well", "crash", "stuck", "early", "unable", "waiting"], msgspec.Meta(description="how it behaves")
+        Literal["well", "crash", "stuck", "early", "unable", "waiting", "draining"], msgspec.Meta(description="how it behaves")
     ] = "well"
 
 
@@ -32,6 +32,8 @@ async def serve(host: ServiceHost, config: SampleConfig) -> None:
     if config.mode == "early":
         return
     await host.stopping.wait()
+    if config.mode == "draining":
+        await host.hurrying.wait()
     if config.mode == "stuck":
         await asyncio.Event().wait()
 

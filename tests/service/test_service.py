@@ -15,6 +15,7 @@ import pytest
 
 from deploy.node.nats_server import free_port
 from shared.bus.client import Bus
+from shared.service import SAME_STOP_S
 from tests.servers import NatsServer
 
 WAIT_S = 30.0
@@ -134,6 +135,20 @@ def test_drain_is_bounded(nats_server: NatsServer, tmp_path: Path, processes: li
     sample.wait_for("/ready", 200)
     assert sample.stop() == 1
     assert "drain took too long" in sample.log()
+
+
+def test_a_second_signal_ends_the_drain_unless_it_comes_with_the_first(
+    nats_server: NatsServer, tmp_path: Path, processes: list[Sample]
+) -> None:
+    sample = Sample(tmp_path / "log", nats_server.url, "--mode", "draining")
+    processes.append(sample)
+    sample.wait_for("/ready", 200)
+    sample.process.send_signal(signal.SIGTERM)
+    sample.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        sample.process.wait(2 * SAME_STOP_S)
+    assert sample.get("/ready")[0] == 503
+    assert sample.stop() == 0
 
 
 @pytest.mark.parametrize("url", ["", "nowhere", "http://127.0.0.1:4222", "nats://127.0.0.1:notaport"])

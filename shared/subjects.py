@@ -86,6 +86,11 @@ def describe(shard: str) -> str:
     return f"{PREFIX}.describe.{shard}"
 
 
+def describe_direct(shard: str, detokenizer: str) -> str:
+    """Describe, answered by this detokenizer."""
+    return f"{PREFIX}.describe.{shard}.{detokenizer}"
+
+
 def is_inbox(subject: str) -> bool:
     """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
     return subject.startswith("_INBOX.") and all(part and part not in "*>" for part in subject.split("."))

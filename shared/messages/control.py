@@ -128,11 +128,48 @@ class Attached(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class Detach(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """The reader of this attachment is gone."""
+    """The reader of this attachment is gone. With an inbox: so are all attachments of that inbox to the request up to
+    this number, wherever they are, those that are still on their way among them."""
 
     v: int = PROTOCOL_VERSION
     request_id: str
     number: int
+    inbox: str = ""
+
+
+class Describe(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What is a request, whoever sent it? wait_s: seconds that a detokenizer whose fold does not know it waits for it.
+    with_prompt: the prompt's token ids are wanted too."""
+
+    v: int = PROTOCOL_VERSION
+    request_id: str
+    wait_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    with_prompt: bool = False
+
+
+class Described(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What the log says of a request: see pipeline.Request for what is named as there.
+
+    found: the fold knows it; all below live is empty otherwise. forgotten: it has ended, and its text is gone. live:
+    whether this detokenizer knew the end of the log, so that what it did not find was not there. num_choices: n.
+    has_logprobs: whether its tokens carry log-probabilities. prompt_token_ids: int32 bytes.
+    """
+
+    v: int = PROTOCOL_VERSION
+    detokenizer: str
+    found: bool
+    forgotten: bool = False
+    live: bool = False
+    num_choices: int = 1
+    num_prompt_tokens: int = 0
+    has_logprobs: bool = False
+    model: str = ""
+    created_ns: int = 0
+    deadline_ns: int = 0
+    owner: str = ""
+    keep_s: float = 0.0
+    origin: bytes = b""
+    prompt_token_ids: bytes = b""
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------

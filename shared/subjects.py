@@ -91,6 +91,11 @@ def describe_direct(shard: str, detokenizer: str) -> str:
     return f"{PREFIX}.describe.{shard}.{detokenizer}"
 
 
+def inboxes(role: str) -> str:
+    """Prefix of the inboxes of all processes of a role, so that permissions can be given per role."""
+    return f"_INBOX.{role}"
+
+
 def is_inbox(subject: str) -> bool:
     """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
     return subject.startswith("_INBOX.") and all(part and part not in "*>" for part in subject.split("."))
@@ -99,3 +104,36 @@ def is_inbox(subject: str) -> bool:
 def micro_subjects(verb: str, name: str, id: str) -> list[str]:
     """Where the NATS service API asks (verb PING, INFO or STATS) all services, those of a name, and one instance."""
     return [f"$SRV.{verb}", f"$SRV.{verb}.{name}", f"$SRV.{verb}.{name}.{id}"]
+
+
+def object_stream(bucket: str) -> str:
+    """Name of the JetStream stream behind an object store."""
+    return f"OBJ_{bucket}"
+
+
+def object_subjects(bucket: str) -> str:
+    """Chunks and descriptions of the objects in a bucket."""
+    return f"$O.{bucket}.>"
+
+
+def stream_api(verb: str, stream: str) -> str:
+    """JetStream's API on one stream: CREATE, UPDATE, INFO, PURGE, DELETE, MSG.GET."""
+    return f"$JS.API.STREAM.{verb}.{stream}"
+
+
+def consumer_api(verb: str, stream: str) -> list[str]:
+    """JetStream's API on consumers of one stream (CREATE, DELETE), named or not."""
+    return [f"$JS.API.CONSUMER.{verb}.{stream}", f"$JS.API.CONSUMER.{verb}.{stream}.>"]
+
+
+def direct_get(stream: str) -> list[str]:
+    """Reading single messages of a stream from any of its replicas."""
+    return [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.>"]
+
+
+def flow_control(stream: str) -> str:
+    """Where a consumer of the stream hears that its pace suits."""
+    return f"$JS.FC.{stream}.>"
+
+
+STREAM_NAMES = "$JS.API.STREAM.NAMES"

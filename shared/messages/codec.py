@@ -9,7 +9,9 @@ from shared.messages.pipeline import PROTOCOL_VERSION
 
 T = TypeVar("T")
 
-SUPPORTED_VERSIONS = frozenset({PROTOCOL_VERSION})
+# Version 1 is the first. The next one is read too: during a rolling upgrade its writers are here already, and what it
+# adds stands behind the fields that are known (docs/adr/0008-compatibility.md).
+SUPPORTED_VERSIONS = frozenset({max(1, PROTOCOL_VERSION - 1), PROTOCOL_VERSION, PROTOCOL_VERSION + 1})
 
 encode = msgspec.msgpack.Encoder().encode
 

@@ -83,7 +83,7 @@ GARBAGE = [
     b"\x90" * 1_000_000,  # N2 1 MB of empty arrays
     encode({**ASK, "model": msgspec.msgpack.Ext(5, b"x")}),  # N3 Ext
     encode({**ASK, "request_id": 2**64 - 1}),  # N3 uint64 max in an id
-    encode({**ASK, "v": 2}),  # N4 foreign version
+    encode({**ASK, "v": 3}),  # N4 foreign version
     encode({name: value for name, value in ASK.items() if name != "v"}),  # N4 missing version
     encode({"v": 1, "prompt": "x"}),  # N4 a required field removed
     msgspec.json.encode({**ASK, "prompt": "caf"}).replace(b"caf", b"caf\xe9"),  # N8 Latin-1

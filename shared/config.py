@@ -18,19 +18,40 @@ import msgspec
 C = TypeVar("C", bound=msgspec.Struct)
 
 
-NATS_URL_PATTERN = r"^(nats|tls)://([^@/\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?$"
-NATS_URL_EXPECTS = {"expects": "a URL such as nats://127.0.0.1:4222"}
+_NATS_URL = r"(nats|tls)://([^@/,\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?"
+NATS_URL_PATTERN = rf"^{_NATS_URL}(,{_NATS_URL})*$"
+NATS_URL_EXPECTS = {"expects": "a URL such as nats://127.0.0.1:4222, or several of one cluster with commas between"}
 
 
 class ConfigError(ValueError):
     """A key or value that no configuration can have; the message names it."""
 
 
-class ServiceConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class NatsIdentity(msgspec.Struct, kw_only=True, frozen=True):
+    """Who a process is to NATS and whom it trusts: paths only, the secrets stay in the files."""
+
+    nats_nkey_seed_file: Annotated[
+        str, msgspec.Meta(description="file with the nkey seed that signs in to NATS; none: no sign-in")
+    ] = ""
+    nats_ca_file: Annotated[
+        str, msgspec.Meta(description="PEM file of the authority that NATS servers must be certified by; implies TLS")
+    ] = ""
+    nats_cert_file: Annotated[
+        str, msgspec.Meta(description="PEM file of this process's own certificate, where NATS servers ask for one")
+    ] = ""
+    nats_key_file: Annotated[str, msgspec.Meta(description="PEM file of that certificate's private key")] = ""
+
+
+class ServiceConfig(NatsIdentity, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What every service has. Subclasses add their own fields in the same way."""
 
     nats: Annotated[
-        str, msgspec.Meta(description="URL of the NATS server", pattern=NATS_URL_PATTERN, extra=NATS_URL_EXPECTS)
+        str,
+        msgspec.Meta(
+            description="URL of the NATS server, or several of one cluster with commas between",
+            pattern=NATS_URL_PATTERN,
+            extra=NATS_URL_EXPECTS,
+        ),
     ] = "nats://127.0.0.1:4222"
     shard: Annotated[
         str, msgspec.Meta(description="shard (log) that this service belongs to", pattern="^[A-Za-z0-9_-]{1,32}$")

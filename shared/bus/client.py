@@ -1,32 +1,37 @@
-"""The bus: nats-py with a publish that leaves in the same call and handlers that are called from the read loop.
+"""The bus: one connection to NATS, to any server of a cluster, retried for ever.
 
-nats-py hands each publish to a flusher task and each message to a queue and a task; at one message per engine step
-and hop that is most of the cost. Here a publish writes to the socket's transport, which sends at the end of the
-loop's turn, and a handler is a plain function. Connections are retried for ever; what is published meanwhile is lost,
-as on any core NATS subject, and the protocol repairs it.
+A publish leaves in the same call, and handlers are plain functions that are called from the read loop (nats_client.py
+says why). What is published without a connection is lost, as on any core NATS subject, and the protocol repairs it.
 """
 
 import asyncio
 import logging
 import os
+import random
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from shared.bus.cancellation import cancellation_kept
+from shared.bus.credentials import ANONYMOUS, Credentials
 from shared.bus.errors import BusError, NoResponders, NotConnected, PayloadTooLarge
+from shared.bus.nats_client import PERMISSIONS_VIOLATION, DirectClient, Handler
+from shared.subjects import inboxes
 
-Handler = Callable[[str, str, bytes, bytes], None]
+__all__ = ["Bus", "Handler", "Subscription"]
 
 RECONNECT_WAIT_S = 0.05
+REFUSED_WAIT_S = 1.0  # before the next attempt where sign-in or TLS failed: that costs the server most
 CONNECT_TIMEOUT_S = 1
-PING_INTERVAL_S = 2
-MAX_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
+PING_INTERVAL_S = 1
+MAX_PINGS = 2  # unanswered, after which the server is given up
+CLOSE_LIMIT_S = 1.0
+COMPLAINT_INTERVAL_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -37,47 +42,10 @@ def _die(error: BaseException) -> None:
     os._exit(70)
 
 
-class _Client(NatsClient):
-    """nats-py's client, dispatching to plain functions where one is registered."""
-
-    def __init__(self, fatal: Callable[[BaseException], None]) -> None:
-        super().__init__()
-        self.handlers: dict[int, Handler] = {}
-        self.fatal = fatal
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        handler = self.handlers.get(sid)
-        if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        try:
-            handler(
-                subject.decode(), reply.decode(), data, headers or b""
-            )  # None without headers, whatever the annotation says
-        except Exception as error:
-            self.fatal(error)
-
-    def write_now(self, frame: bytes) -> bool:
-        """Hand a whole protocol frame to the transport; behind commands of nats-py's own that wait for its flusher."""
-        if self._status != NatsClient.CONNECTED:
-            return False
-        if self._pending:
-            if self._pending_data_size > MAX_WRITE_BUFFER_BYTES:
-                return False
-            self._pending.append(frame)
-            self._pending_data_size += len(frame)
-            return True
-        transport: asyncio.WriteTransport = self._transport._io_writer.transport  # type: ignore[union-attr]
-        if transport.is_closing() or transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
-            return False
-        transport.write(frame)
-        return True
-
-
 class Subscription:
     """A handler's place on a subject."""
 
-    def __init__(self, client: _Client, inner: Any) -> None:
+    def __init__(self, client: DirectClient, inner: Any) -> None:
         self._client = client
         self._inner = inner
 
@@ -92,37 +60,56 @@ class Subscription:
 
 
 class Bus:
-    """One connection to NATS. Create with Bus.connect."""
+    """One connection to NATS. Create with Bus.connect. num_refused: errors of sign-in, TLS and permissions so far."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, role: str = "", credentials: Credentials = ANONYMOUS) -> None:
         self.name = name
+        self.role = role or name.partition("-")[0]
         self.reconnect_hooks: list[Callable[[], None]] = []
         self.fatal: Callable[[BaseException], None] = _die
-        self._client = _Client(self._fail)
+        self.num_refused = 0
+        self._credentials = credentials
+        self._needs_tls = credentials.tls is not None
+        self._complained = float("-inf")
+        self._client = self._new_client()
 
     @classmethod
-    async def connect(cls, url: str, name: str) -> "Bus":
-        """Connect, waiting for the server as long as it takes. name: shown by the server's monitoring; its part up to
-        the first dash is the prefix of the inboxes, so that permissions can be given per role."""
-        bus = cls(name)
+    async def connect(cls, url: str, name: str, credentials: Credentials = ANONYMOUS, role: str = "") -> "Bus":
+        """Connect, waiting for a server as long as it takes.
+
+        url: one, or several of one cluster with commas between; all are tried in turn, in random order at first. name:
+        shown by the server's monitoring. role: names the inboxes, so that permissions can be given per role; the name
+        up to its first dash if it is empty.
+        """
+        bus = cls(name, role, credentials)
+        urls = url.split(",")
+        bus._needs_tls |= any(each.startswith("tls:") for each in urls)
+        random.shuffle(urls)
         while True:
             try:
-                await bus._open(url)
+                bus._client = bus._new_client()
+                await bus._open(urls)
                 return bus
             except (TimeoutError, nats.errors.Error, OSError) as error:
                 _logger.debug("no server at the bus yet: %s", error)
                 await asyncio.sleep(RECONNECT_WAIT_S)
-                bus._client = _Client(bus._fail)
 
-    async def _open(self, url: str) -> None:
+    def _new_client(self) -> DirectClient:
+        return DirectClient(self._fail, needs_tls=self._needs_tls)
+
+    async def _open(self, urls: list[str]) -> None:
         await self._client.connect(
-            url,
+            urls,
             name=self.name,
-            inbox_prefix=f"_INBOX.{self.name.partition('-')[0]}",
+            tls=self._credentials.tls,
+            nkeys_seed_str=self._credentials.seed or None,
+            inbox_prefix=inboxes(self.role),
+            dont_randomize=True,  # they are shuffled once; in turn, the server that was left comes last
             max_reconnect_attempts=-1,
             reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # only ever slept for
             connect_timeout=CONNECT_TIMEOUT_S,
             ping_interval=PING_INTERVAL_S,
+            max_outstanding_pings=MAX_PINGS,
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
@@ -132,7 +119,20 @@ class Bus:
         self.fatal(error)
 
     async def _on_error(self, error: Exception) -> None:
-        _logger.debug("bus: %s", error)
+        """Most errors are a server that is away; those which only an operator can mend are told."""
+        text = str(error) or type(error).__name__
+        is_permission = PERMISSIONS_VIOLATION in text.lower()
+        is_refusal = isinstance(error, ssl.SSLError) or "authorization" in text.lower() or " TLS" in text
+        if not is_permission and not is_refusal:
+            _logger.debug("bus: %s", text)
+            return
+        self.num_refused += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._complained >= COMPLAINT_INTERVAL_S:
+            self._complained = now
+            _logger.warning("the NATS server refuses: %s (%d so far)", text, self.num_refused)
+        if is_refusal:
+            await asyncio.sleep(REFUSED_WAIT_S)
 
     async def _on_disconnected(self) -> None:
         _logger.info("bus disconnected")
@@ -151,6 +151,11 @@ class Bus:
     def max_payload(self) -> int:
         """The server's limit in bytes for headers and data of one message."""
         return int(self._client.max_payload)
+
+    @property
+    def num_subscriptions(self) -> int:
+        """Subscriptions of this connection, nats-py's own for replies among them."""
+        return len(self._client._subs)
 
     def publish(self, subject: str, data: bytes, reply: str = "", headers: bytes = b"") -> bool:
         """Publish in this call. headers: a whole header block beginning with NATS/1.0. False: not connected, lost.
@@ -212,6 +217,24 @@ class Bus:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise BusError(f"flush: {error}") from error
 
+    async def probe(self, limit_s: float) -> None:
+        """Leave the server, in a cluster for another one, unless it answers a ping within limit_s.
+
+        The sockets of a stopped server stay open, and only silence tells.
+        """
+        if not self.is_connected:
+            return
+        try:
+            with cancellation_kept():
+                await self._client.flush(timeout=limit_s)  # type: ignore[arg-type]  # as above
+        except (TimeoutError, nats.errors.Error, OSError):
+            _logger.warning("the NATS server did not answer within %g s", limit_s)
+            await self._client.force_reconnect()
+
     async def close(self) -> None:
-        """Close the connection for good."""
-        await self._client.close()
+        """Close the connection for good; a server that does not read any more is not waited for."""
+        cut = asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, self._client.cut)
+        try:
+            await self._client.close()
+        finally:
+            cut.cancel()

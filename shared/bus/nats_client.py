@@ -1,0 +1,94 @@
+"""nats-py's client with a publish that leaves in the same call, plain functions as handlers, and no dead ends.
+
+nats-py hands each publish to a flusher task and each message to a queue and a task; at one message per engine step
+and hop that is most of the cost. Here a publish writes to the socket's transport, TCP or TLS alike, which sends at the
+end of the loop's turn, and a handler is a plain function.
+
+nats-py also closes for good on most errors that a server reports, and when it leaves a server it waits until that one
+has read everything, which a stopped server never does. Here every error leads to a new connection, and a connection
+that is given up is cut.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+
+Handler = Callable[[str, str, bytes, bytes], None]
+
+MAX_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
+PERMISSIONS_VIOLATION = "permissions violation"
+
+
+class DirectClient(NatsClient):
+    """needs_tls: refuse a server that would talk in the clear, whatever it says."""
+
+    def __init__(self, fatal: Callable[[BaseException], None], *, needs_tls: bool = False) -> None:
+        super().__init__()
+        self.handlers: dict[int, Handler] = {}
+        self.fatal = fatal
+        self._needs_tls = needs_tls
+
+    def write_now(self, frame: bytes) -> bool:
+        """Hand a whole protocol frame to the transport; behind commands of nats-py's own that wait for its flusher."""
+        if self._status != NatsClient.CONNECTED:
+            return False
+        if self._pending:
+            if self._pending_data_size > MAX_WRITE_BUFFER_BYTES:
+                return False
+            self._pending.append(frame)
+            self._pending_data_size += len(frame)
+            return True
+        transport = self._socket()
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
+            return False
+        transport.write(frame)
+        return True
+
+    def cut(self) -> None:
+        """End the connection without waiting for the server to read what is on its way."""
+        transport = self._socket()
+        if transport is not None:
+            transport.abort()
+
+    def _socket(self) -> asyncio.WriteTransport | None:
+        """The transport of the connection, which encrypts where TLS is on; None before the first connection."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return None if writer is None else writer.transport
+
+    # ---- what nats-py calls -----------------------------------------------------------------------------------------
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        handler = self.handlers.get(sid)
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            handler(
+                subject.decode(), reply.decode(), data, headers or b""
+            )  # None without headers, whatever the annotation says
+        except Exception as error:
+            self.fatal(error)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self._needs_tls and not info.get("tls_required"):
+            raise nats.errors.Error("nats: the server does not offer TLS, and nothing is sent in the clear")
+        await super()._process_info(info, initial_connection)
+
+    async def _process_err(self, err_msg: str) -> None:
+        if PERMISSIONS_VIOLATION in err_msg.lower():
+            await super()._process_err(err_msg)
+            return
+        error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
+        await self._error_cb(error)
+        await self._process_op_err(error)
+
+    async def _connect_to_server(self, s: Any) -> None:
+        self.cut()
+        await super()._connect_to_server(s)
+
+    async def _attempt_reconnect(self) -> None:
+        self.cut()
+        await super()._attempt_reconnect()

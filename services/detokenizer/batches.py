@@ -9,6 +9,7 @@ from shared.messages.codec import encode
 from shared.messages.pipeline import Delta, DeltaBatch
 
 KEEP_NUMBER_S = 60.0
+MAX_BATCH_BYTES = 256 * 1024
 
 
 class Outgoing:
@@ -35,11 +36,21 @@ class Outgoing:
             else:
                 self._send_to_client(attachment, delta)
         for inbox, batch in batches.items():
-            number = self._numbers.get(inbox, (0, now))[0] + 1
-            self._numbers[inbox] = (number, now)
-            self._send(inbox, encode(DeltaBatch(source=self._source, number=number, deltas=batch)))
-        self.num_batches += len(batches)
+            self._send_batch(inbox, batch, now)
         self.num_deltas += len(deltas)
+
+    def _send_batch(self, inbox: str, deltas: list[Delta], now: float) -> None:
+        """One message, or several where one would be large: whoever reads slowly must be able to stop in between."""
+        number = self._numbers.get(inbox, (0, now))[0] + 1
+        data = encode(DeltaBatch(source=self._source, number=number, deltas=deltas))
+        if len(data) > MAX_BATCH_BYTES and len(deltas) > 1:
+            half = len(deltas) // 2
+            self._send_batch(inbox, deltas[:half], now)
+            self._send_batch(inbox, deltas[half:], now)
+            return
+        self._numbers[inbox] = (number, now)
+        self._send(inbox, data)
+        self.num_batches += 1
 
     def _send_to_client(self, attachment: Attachment, delta: Delta) -> None:
         to_bytes = msgspec.json.encode if attachment.attach.style == "json" else encode

@@ -5,10 +5,12 @@ Any detokenizer serves any request; what it knows is the fold, what a reader has
 
 import asyncio
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from services.detokenizer.batches import Outgoing
 from services.detokenizer.config import DetokenizerConfig
+from services.detokenizer.core.descriptions import Answer, Descriptions
 from services.detokenizer.core.desk import Desk
 from services.detokenizer.metrics import DetokenizerMetrics
 from services.detokenizer.vocabularies import Vocabularies
@@ -18,8 +20,8 @@ from shared.bus.nats_log import NatsLog
 from shared.bus.receiver import Receiver
 from shared.log.fold import Change, Fold
 from shared.messages.codec import encode
-from shared.messages.control import Attach, Attached, Detach, DetokenizerHeartbeat
-from shared.messages.pipeline import Done
+from shared.messages.control import Attach, Attached, Describe, Detach, DetokenizerHeartbeat
+from shared.messages.pipeline import Done, Request
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 from shared.service import Health, ServiceHost, StartError
@@ -40,6 +42,7 @@ class DetokenizerService:
         root = Path(config.model_repository) if config.model_repository else None
         self._vocabularies = Vocabularies(ModelRepository(root), self._on_vocabulary, host.log)
         self.desk = Desk(self.fold, self._vocabularies.of)
+        self._descriptions = Descriptions(self.fold, host.name)
         self.outgoing = Outgoing(host.name, self._send, self._num_choices)
         self._tail = log.tail(self.fold, self._on_change, self._on_reload)
         self._appender = BackgroundAppender(log, host.log)
@@ -64,11 +67,14 @@ class DetokenizerService:
         except ModelError as error:
             raise StartError(str(error)) from error
         await self._tail.start()
-        queue = subjects.DETOKENIZER_QUEUE
-        by_queue = await self._receiver.on(subjects.attach(shard), Attach, self._on_attach, queue)
-        direct = subjects.attach_direct(shard, self._host.name)
-        directly = await self._receiver.on(direct, Attach, self._on_attach)
+        name, queue = self._host.name, subjects.DETOKENIZER_QUEUE
         await self._receiver.on(subjects.detach(shard), Detach, self._on_detach)
+        intakes = [
+            await self._receiver.on(subjects.attach(shard), Attach, self._on_attach, queue),
+            await self._receiver.on(subjects.attach_direct(shard, name), Attach, self._on_attach),
+            await self._receiver.on(subjects.describe(shard), Describe, self._on_describe, queue),
+            await self._receiver.on(subjects.describe_direct(shard, name), Describe, self._on_describe),
+        ]
         self._host.health = self._health
         ticks = 0
         while not self._host.stopping.is_set():
@@ -78,8 +84,8 @@ class DetokenizerService:
                 await asyncio.wait_for(self._host.stopping.wait(), HEARTBEAT_S)
             except TimeoutError:
                 continue
-        await by_queue.unsubscribe()
-        await directly.unsubscribe()
+        for intake in intakes:
+            await intake.unsubscribe()
         await self._appender.drain()
         await self._tail.stop()
         await self._vocabularies.close()
@@ -98,6 +104,7 @@ class DetokenizerService:
         if prune:
             self.desk.forget_retired()
         self._flush()
+        self._answer(self._descriptions.tick(now, live=self._tail.live))
         self.outgoing.heartbeat(self.desk.attachments.batch_inboxes(), now)
         message = DetokenizerHeartbeat(detokenizer=self._host.name, folded=self.fold.seq)
         self._host.bus.publish(subjects.detokenizer_heartbeat(self._config.shard), encode(message))
@@ -107,6 +114,8 @@ class DetokenizerService:
     def _on_change(self, change: Change) -> None:
         if isinstance(change.record, Done) and change.counted:
             self._log_done(change.record)
+        elif isinstance(change.record, Request):
+            self._answer(self._descriptions.on_request(change.record.request_id))
         if change.sequences:
             self.desk.changed(change.sequences, self._loop.time())
             self._flush()
@@ -143,7 +152,11 @@ class DetokenizerService:
         self._flush()
 
     def _on_detach(self, detach: Detach, reply: str) -> None:
-        self.desk.detach(detach.request_id, detach.number)
+        self.desk.detach(detach, self._loop.time())
+
+    def _on_describe(self, describe: Describe, reply: str) -> None:
+        if subjects.is_inbox(reply):
+            self._answer(self._descriptions.on_describe(describe, reply, self._loop.time(), live=self._tail.live))
 
     # ---- what goes out ----------------------------------------------------------------------------------------------
 
@@ -153,6 +166,10 @@ class DetokenizerService:
             self.outgoing.send(outbox.deltas, self._loop.time())
         for record, message_id in outbox.records:
             self._appender.append([(record, message_id)])
+
+    def _answer(self, answers: Iterable[Answer]) -> None:
+        for reply, described in answers:
+            self._host.bus.publish(reply, encode(described))
 
     def _send(self, subject: str, data: bytes) -> None:
         if self._config.test_drop_deltas and random.random() < self._config.test_drop_deltas:

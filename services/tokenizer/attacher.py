@@ -40,8 +40,9 @@ class Attacher:
     async def attach(self, request_id: str, inbox: str, style: str, positions: tuple[int, ...] = ()) -> Refused | None:
         """Have the text from these positions on sent to inbox. Returns an error for the client after HORIZON_S.
 
-        An attempt without an answer may have reached a stopped process that wakes up later: it is detached, and the
-        next attempt goes straight to a detokenizer heard of lately.
+        Each attempt ends all older attachments of the inbox to the request, wherever they are: those of a client that
+        asks twice, and those of an attempt without an answer, which may have reached a stopped process that wakes up
+        later. The next attempt then goes straight to a detokenizer heard of lately.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + HORIZON_S
@@ -54,6 +55,7 @@ class Attacher:
                 positions=positions,
                 style="json" if style == "json" else "msgpack",
             )
+            self._end(request_id, inbox, attach.number - 1)
             try:
                 _decode_attached(await self._bus.request(subject, encode(attach), ATTEMPT_TIMEOUT_S))
                 self._metrics.attaches.inc()
@@ -62,11 +64,14 @@ class Attacher:
                 subject = subjects.attach(self._shard)
                 await asyncio.sleep(RETRY_WAIT_S)
             except (TimeoutError, WireError):
-                self._bus.publish(
-                    subjects.detach(self._shard), encode(Detach(request_id=request_id, number=attach.number))
-                )
                 subject = self._direct_subject()
+        self._end(request_id, inbox, self._next_number())
         return unavailable("No detokenizer is there to send the text; attach again later.").refused()
+
+    def _end(self, request_id: str, inbox: str, number: int) -> None:
+        """Nobody reads the attachments up to this number any more."""
+        detach = Detach(request_id=request_id, number=number, inbox=inbox)
+        self._bus.publish(subjects.detach(self._shard), encode(detach))
 
     def _direct_subject(self) -> str:
         if not self._heard:
@@ -75,5 +80,5 @@ class Attacher:
 
     def _next_number(self) -> int:
         """Larger than any number that this or another tokenizer gave out before: the newest attachment stands."""
-        self._newest_number = max(self._newest_number + 1, time.time_ns() // 1000)
+        self._newest_number = max(self._newest_number + 1, time.time_ns())
         return self._newest_number

@@ -4,6 +4,10 @@ A stream attaches through the detokenizers' queue group; when no answer comes, s
 a stopped process stays in its queue group. It attaches again from its own positions after a gap in the numbers of its
 source, after its source's silence, and when a delta starts beyond what was read. Deltas of older attachments and
 positions that were read already are dropped, so that text is never doubled.
+
+To a detokenizer the newest attachment of an inbox to a request is the only one. Where several streams of this process
+read one request, each of them therefore has a lane of its own: lane 0 is the inbox itself, which batches the text of
+nearly all requests; the others are subjects below it.
 """
 
 from collections.abc import Iterable
@@ -33,16 +37,17 @@ class SendAttach:
 
 @dataclass(slots=True)
 class SendDetach:
-    """Tell detokenizers that this attachment has no reader any more."""
+    """Tell detokenizers that the attachments of this lane up to this one have no reader any more."""
 
     shard: str
     request_id: str
     number: int
+    lane: int
 
 
 @dataclass(slots=True)
 class Source:
-    """One detokenizer incarnation that sends to this inbox. number: its newest batch."""
+    """One detokenizer incarnation that sends to a lane. number: its newest batch."""
 
     number: int = 0
     heard_at: float = 0.0
@@ -61,7 +66,8 @@ class Attachments:
         self._last_number = number
         self._streams: dict[int, Stream] = {}
         self._asking: dict[int, Stream] = {}
-        self._sources: dict[str, Source] = {}
+        self._lanes: dict[str, set[int]] = {}
+        self._sources: dict[tuple[str, int], Source] = {}
         self._detokenizers: dict[str, dict[str, float]] = {}
         self._ticked_at = 0.0
 
@@ -80,7 +86,7 @@ class Attachments:
     def detach(self, stream: Stream) -> None:
         """Stop reading; attach resumes. Harmless when repeated."""
         if stream.number and not stream.is_done:
-            self.outgoing.append(SendDetach(stream.shard, stream.request_id, stream.number))
+            self._send_detach(stream)
         self._forget(stream)
 
     def attach_all_again(self, now: float) -> None:
@@ -105,11 +111,15 @@ class Attachments:
         """A heartbeat of a detokenizer."""
         self._detokenizers.setdefault(shard, {})[detokenizer] = now
 
-    def on_batch(self, batch: DeltaBatch, now: float) -> list[tuple[Stream, Delta]]:
+    def heard_lately(self, shard: str, now: float) -> list[str]:
+        """Detokenizers of the shard whose heartbeat came a moment ago."""
+        return [
+            name for name, heard_at in self._detokenizers.get(shard, {}).items() if now - heard_at <= HEARD_LATELY_S
+        ]
+
+    def on_batch(self, batch: DeltaBatch, now: float, lane: int = 0) -> list[tuple[Stream, Delta]]:
         """The new deltas, in order, each with its stream."""
-        source = self._sources.get(batch.source)
-        if source is None:
-            source = self._sources[batch.source] = Source()
+        source = self._source(batch.source, lane)
         source.heard_at = now
         newest = source.number if batch.number >= source.number else 0  # it has forgotten this inbox and counts anew
         has_gap = batch.number > (newest + 1 if batch.deltas else newest)
@@ -165,7 +175,7 @@ class Attachments:
     def _choose_directly(self, stream: Stream, now: float) -> str:
         """A detokenizer heard of lately other than the one just tried; "" (the queue group) if there is none."""
         known = self._detokenizers.get(stream.shard, {})
-        lately = [name for name, heard_at in known.items() if now - heard_at <= HEARD_LATELY_S and name != stream.tried]
+        lately = [name for name in self.heard_lately(stream.shard, now) if name != stream.tried]
         for name in [name for name, heard_at in known.items() if now - heard_at > FORGET_DETOKENIZER_S]:
             del known[name]
         return lately[stream.number % len(lately)] if lately else ""
@@ -179,29 +189,50 @@ class Attachments:
 
     def _ask(self, stream: Stream, detokenizer: str, now: float) -> None:
         if stream.number:
-            self.outgoing.append(SendDetach(stream.shard, stream.request_id, stream.number))
+            self._send_detach(stream)
             self._forget(stream)
         self._last_number += 1
         stream.number = self._last_number
+        stream.lane = self._take_lane(stream.request_id)
         stream.asked_at = now
         stream.tried = detokenizer
         self._streams[stream.number] = self._asking[stream.number] = stream
         self.outgoing.append(SendAttach(stream, stream.number, detokenizer))
 
+    def _send_detach(self, stream: Stream) -> None:
+        self.outgoing.append(SendDetach(stream.shard, stream.request_id, stream.number, stream.lane))
+
     def _serve(self, stream: Stream, detokenizer: str, now: float) -> None:
         del self._asking[stream.number]
         stream.source = detokenizer
-        source = self._sources.get(detokenizer)
-        if source is None:
-            source = self._sources[detokenizer] = Source()
+        source = self._source(detokenizer, stream.lane)
         source.heard_at = max(source.heard_at, now)
         source.streams[stream.number] = stream
 
+    def _source(self, detokenizer: str, lane: int) -> Source:
+        source = self._sources.get((detokenizer, lane))
+        if source is None:
+            source = self._sources[detokenizer, lane] = Source()
+        return source
+
     def _forget(self, stream: Stream) -> None:
         number, stream.number = stream.number, 0
-        self._streams.pop(number, None)
+        if self._streams.pop(number, None) is not None:
+            self._give_lane_back(stream)
         self._asking.pop(number, None)
-        source = self._sources.get(stream.source)
+        source = self._sources.get((stream.source, stream.lane))
         if source is not None:
             source.streams.pop(number, None)
         stream.source = ""
+
+    def _take_lane(self, request_id: str) -> int:
+        taken = self._lanes.setdefault(request_id, set())
+        lane = next(lane for lane in range(len(taken) + 1) if lane not in taken)
+        taken.add(lane)
+        return lane
+
+    def _give_lane_back(self, stream: Stream) -> None:
+        taken = self._lanes[stream.request_id]
+        taken.discard(stream.lane)
+        if not taken:
+            del self._lanes[stream.request_id]

@@ -45,6 +45,7 @@ class StreamHub:
         """Listen on the inbox; call once before the first stream."""
         self._subscriptions = [
             await self._bus.subscribe(self._inbox, self._on_batch),
+            await self._bus.subscribe(f"{self._inbox}.*", self._on_lane_batch),
             await self._bus.subscribe(f"{self._replies}.*", self._on_attached),
         ]
         self._bus.reconnect_hooks.append(self._on_reconnect)
@@ -81,13 +82,21 @@ class StreamHub:
         self._send()
 
     def _on_batch(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        self._take_batch(data, 0)
+
+    def _on_lane_batch(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        lane = subject.rpartition(".")[2]
+        if lane.isdecimal():
+            self._take_batch(data, int(lane))
+
+    def _take_batch(self, data: bytes, lane: int) -> None:
         try:
             batch = _decode_batch(data)
         except WireError:
             self.num_malformed += 1
             return
         now = self._clock()
-        for stream, delta in self.attachments.on_batch(batch, now):
+        for stream, delta in self.attachments.on_batch(batch, now, lane):
             stream.on_delta(delta, now)
         self._send()
 
@@ -131,14 +140,18 @@ class StreamHub:
             if isinstance(message, SendAttach):
                 self._send_attach(message)
             else:
-                detach = Detach(request_id=message.request_id, number=message.number)
+                inbox = self._inbox_of(message.lane)
+                detach = Detach(request_id=message.request_id, number=message.number, inbox=inbox)
                 self._bus.publish(subjects.detach(message.shard), encode(detach))
+
+    def _inbox_of(self, lane: int) -> str:
+        return f"{self._inbox}.{lane}" if lane else self._inbox
 
     def _send_attach(self, message: SendAttach) -> None:
         stream = message.stream
         attach = Attach(
             request_id=stream.request_id,
-            inbox=self._inbox,
+            inbox=self._inbox_of(stream.lane),
             number=message.number,
             positions=tuple(stream.positions),
         )

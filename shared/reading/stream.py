@@ -12,11 +12,22 @@ class Stream:
 
     positions: tokens read so far, per choice. ended: choices whose last delta has come. on_delta(delta, now) is called
     for each new delta, in order of its choice's positions, never twice for a position.
-    number: the newest attach number, 0 while detached. source: the detokenizer that answered it, "" while asking.
+    number: the newest attach number, 0 while detached. lane: the part of the inbox that it reads from. source: the detokenizer that answered it, "" while asking.
     tried: the detokenizer asked directly by the newest attempt, "" for the queue group.
     """
 
-    __slots__ = ("asked_at", "ended", "number", "on_delta", "positions", "request_id", "shard", "source", "tried")
+    __slots__ = (
+        "asked_at",
+        "ended",
+        "lane",
+        "number",
+        "on_delta",
+        "positions",
+        "request_id",
+        "shard",
+        "source",
+        "tried",
+    )
 
     def __init__(
         self, request_id: str, shard: str, num_choices: int, on_delta: OnDelta, positions: Iterable[int] = ()
@@ -27,6 +38,7 @@ class Stream:
         self.positions = list(positions) or [0] * num_choices
         self.ended = [False] * len(self.positions)
         self.number = 0
+        self.lane = 0
         self.source = ""
         self.tried = ""
         self.asked_at = 0.0

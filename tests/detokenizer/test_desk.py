@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.detokenizer.core.desk import DONE_DELAY_S, UNKNOWN_S, Desk
 from shared.log import snapshot
 from shared.log.fold import KEEP_FINISHED_NS
-from shared.messages.control import Attach
+from shared.messages.control import Attach, Detach
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta, Done, End, EndReason, Fence
 from tests.detokenizer.bytes_tokenizer import EOS, bytes_vocabulary
@@ -104,7 +104,7 @@ def test_rule_15_the_newest_attach_of_an_inbox_stands_and_others_read_along(benc
     bench.attach(number=3, inbox="_INBOX.other.1")
     bench.tokens(ord("x"))
     assert sorted(delta.attach for delta in bench.sent) == [2, 3]
-    bench.desk.detach(RID, 2)
+    bench.desk.detach(Detach(request_id=RID, number=2), bench.now)
     bench.tokens(ord("y"))
     assert [delta.attach for delta in bench.sent[2:]] == [3]
 

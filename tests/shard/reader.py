@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 
 from shared.messages.codec import decoder
-from shared.messages.control import Attach
+from shared.messages.control import Attach, Detach
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta, DeltaBatch, EndReason
 from shared.reading.attachments import Attachments, SendAttach
@@ -27,9 +27,9 @@ class Heard:
 
 
 class SimReader(Process):
-    """Reads every request that it is told of. send_attach(detokenizer or "", attach), send_detach(request, number)."""
+    """Reads every request that it is told of. send_attach(detokenizer or "", attach), send_detach(detach)."""
 
-    def __init__(self, world: World, send_attach: ToDetokenizer, send_detach: Callable[[str, int], None]) -> None:
+    def __init__(self, world: World, send_attach: ToDetokenizer, send_detach: Callable[[Detach], None]) -> None:
         super().__init__(world, "reader")
         self.heard: dict[str, Heard] = {}
         self.attachments = Attachments()
@@ -85,4 +85,4 @@ class SimReader(Process):
                 attach = Attach(request_id=stream.request_id, inbox=INBOX, number=message.number, positions=positions)
                 self._send_attach(message.detokenizer, attach)
             else:
-                self._send_detach(message.request_id, message.number)
+                self._send_detach(Detach(request_id=message.request_id, number=message.number, inbox=INBOX))

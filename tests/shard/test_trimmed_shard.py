@@ -7,7 +7,7 @@ from services.detokenizer.core.text_view import text_upto
 from shared.endings import FINISH_REASONS
 from shared.log.port import LogFull
 from shared.log.verify import ArchiveFold, Report, report_of, verify
-from shared.messages.control import Attach
+from shared.messages.control import Attach, Detach
 from tests.shard.actors import VOCABULARY, SimWorker
 from tests.shard.clockwork import now_or_never
 from tests.shard.reader import SimReader
@@ -54,9 +54,9 @@ class TrimmedShard(SimulatedShard):
             chosen = self.world.random.choice(group)
             self.world.send(chosen, lambda: chosen.on_attach(attach))
 
-    def _detach(self, request_id: str, number: int) -> None:
+    def _detach(self, detach: Detach) -> None:
         for each in self.view.detokenizers:
-            self.world.send(each, lambda each=each: each.desk.detach(request_id, number))  # type: ignore[misc]
+            self.world.send(each, lambda each=each: each.desk.detach(detach, self.world.now))  # type: ignore[misc]
 
     def hurt(self, fault: str) -> None:
         """Workers of another size join, or leave as after SIGTERM; all other faults as ever."""

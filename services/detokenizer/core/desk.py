@@ -15,12 +15,14 @@ from services.detokenizer.core.vocabulary import Vocabulary
 from shared.errors import INVALID_REQUEST
 from shared.log.fold import Fold
 from shared.log.state import RequestState, SequenceState
-from shared.messages.control import Attach
+from shared.messages.control import Attach, Detach
 from shared.messages.packed import pack_tokens
 from shared.messages.pipeline import Delta, Done, End, ErrorBody, Request, TokenLogprob
 
 DONE_DELAY_S = 2.0
 UNKNOWN_S = 5.0
+# A reader that comes late lacks any number of tokens, and twenty log-probabilities for each: more than one message holds.
+MAX_DELTA_TOKENS = 256
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class Desk:
 
     def attach(self, attach: Attach, now: float) -> None:
         """A reader wants text from its positions on; one whose request is not folded yet waits for it."""
+        if self.attachments.is_outdated(attach):
+            return
         attachment = Attachment(attach, now, list(attach.positions))
         state = self._fold.requests.get(attach.request_id)
         tombstone = self._fold.tombstones.get(attach.request_id)
@@ -80,15 +84,16 @@ class Desk:
         if state is not None:
             self.changed(state.sequences, now)
 
-    def detach(self, request_id: str, number: int) -> None:
+    def detach(self, detach: Detach, now: float) -> None:
         """A reader is gone."""
-        self.attachments.detach(request_id, number)
+        self.attachments.detach(detach, now)
 
     def tick(self, now: float, *, live: bool = True) -> None:
         """Several times a second: outcomes that no reader's detokenizer wrote, readers of what does not exist.
 
         live: whether the fold knows the end of the log; what is not folded may be there otherwise.
         """
+        self.attachments.forget_ended(now)
         for request_id, due in list(self._done_due.items()):
             state = self._fold.requests.get(request_id)
             if state is None or state.done is not None:
@@ -202,6 +207,10 @@ class Desk:
         stop = max(start, end.position if end is not None else view.num_tokens)
         if stop == start and end is None:
             return
+        while stop - start > MAX_DELTA_TOKENS:
+            part = start + MAX_DELTA_TOKENS
+            self.outbox.deltas.append((attachment, self._delta(attachment, sequence, view, None, start, part)))
+            start = part
         self.outbox.deltas.append((attachment, self._delta(attachment, sequence, view, end, start, stop)))
         positions[choice] = stop
         if end is not None:

@@ -13,6 +13,13 @@ class GatewayConfig(ServiceConfig, kw_only=True, frozen=True):
 
     host: Annotated[str, msgspec.Meta(description="address to serve HTTP on")] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(description="its port; 0: any free one (logged)", ge=0, le=65535)] = 8000
+    listen_fd: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0)], ...],
+        msgspec.Meta(
+            description="file descriptors of sockets that listen already, shared with other gateways; "
+            "none: listen on host and port"
+        ),
+    ] = ()
     request_timeout_s: Annotated[
         float, msgspec.Meta(description="seconds after which a request is ended with reason deadline", gt=0)
     ] = 600.0

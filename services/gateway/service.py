@@ -15,7 +15,8 @@ from shared.errors import unavailable
 from shared.service import EndpointCounts, Health, ServiceHost, StartError
 
 CLOSE_RESERVE_S = 2.0
-DRAIN_POLL_S = 0.02
+HEARD_LIMIT_S = 5.0
+HEARD_POLL_S = 0.02
 
 
 class Gateway:
@@ -31,11 +32,13 @@ class Gateway:
         self.endpoints = Endpoints(config, self.pipeline, metrics, self._check_health)
         routes = Routes(host.log, self._on_answered)
         self.endpoints.add_to(routes)
-        self.server = HttpServer(routes, config.host, config.port, config.limits, self._count)
+        self.server = HttpServer(routes, config.host, config.port, config.limits, self._count, config.listen_fd)
 
     async def start(self) -> None:
         """Listen; OSError when the address is taken."""
         await self.pipeline.start()
+        if self._config.listen_fd:
+            await self._hear_of_the_pipeline()
         await self.server.start()
         self._host.health = self._health
         self._host.add_stats("http", f"http://{self.server.host}:{self.server.port}", self._counts)
@@ -53,12 +56,20 @@ class Gateway:
         )
         self._host.log.info("serving", url=f"http://{self.server.host}:{self.server.port}")
 
+    async def _hear_of_the_pipeline(self) -> None:
+        """Take no connection from a shared socket before this process can serve it: another gateway may know already
+        what this one would have to refuse. If nothing is heard for too long, a refusal is the truth."""
+        until = time.monotonic() + HEARD_LIMIT_S
+        while self.pipeline.readiness.missing(time.monotonic()) and time.monotonic() < until:
+            if self._host.stopping.is_set():
+                return
+            await asyncio.sleep(HEARD_POLL_S)
+
     async def drain(self) -> None:
-        """Refuse new requests, let streams end within the drain limit, end the rest with an error event."""
-        self.pipeline.readiness.is_draining = True
+        """Answer what came; at the drain limit, or when told to hurry, end the rest with an error event."""
         until = time.monotonic() + max(0.0, self._config.drain_timeout_s - CLOSE_RESERVE_S)
-        while self.endpoints.generations and time.monotonic() < until:  # noqa: ASYNC110  the set has no event
-            await asyncio.sleep(DRAIN_POLL_S)
+        await self.server.drain(lambda: self._host.hurrying.is_set() or time.monotonic() >= until)
+        self.pipeline.readiness.is_draining = True
         self.endpoints.fail_all(unavailable("This server is shutting down; try again.", code="draining"))
         await self.server.stop(CLOSE_RESERVE_S / 2)
         await self.pipeline.stop(CLOSE_RESERVE_S / 4)
@@ -97,6 +108,7 @@ async def serve(host: ServiceHost, config: GatewayConfig) -> None:
         await gateway.start()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-        raise StartError(f"cannot listen on {config.host} port {config.port}: {reason}") from None
+        where = f"descriptors {config.listen_fd}" if config.listen_fd else f"{config.host} port {config.port}"
+        raise StartError(f"cannot listen on {where}: {reason}") from None
     await host.stopping.wait()
     await gateway.drain()

@@ -1,5 +1,7 @@
 """A gateway in this process, a real nats-server, and a scripted pipeline behind it."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.service import Gateway
 from shared.errors import unavailable
 from shared.service import ServiceHost
+from tests.gateway.raw_stream import Open, Streaming, head_of
 from tests.gateway.stand_in import StandIn
 from tests.servers import NatsServer
 from tests.waiting import until
@@ -79,3 +82,21 @@ async def running(nats_server: NatsServer, stand_in: StandIn) -> AsyncIterator[R
     running = await start_gateway(nats_server.url, stand_in)
     yield running
     await stop_gateway(running)
+
+
+@pytest.fixture
+async def open_stream(running: Running) -> AsyncIterator[Open]:
+    """Asks the gateway for streams, which are closed after the test."""
+    opened: list[Streaming] = []
+
+    async def open_one(**fields: Any) -> Streaming:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=2**16)
+        body = json.dumps({"model": "tiny", "prompt": "hello", "stream": True, **fields}).encode()
+        writer.write(head_of(body))
+        await writer.drain()
+        opened.append(Streaming(reader, writer))
+        return opened[-1]
+
+    yield open_one
+    for streaming in opened:
+        await streaming.leave()

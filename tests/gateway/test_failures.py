@@ -1,12 +1,9 @@
 """What a client sees when something behind the gateway, or the client itself, goes wrong."""
 
 import asyncio
-import contextlib
-import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import openai
@@ -17,63 +14,13 @@ from shared.errors import unavailable
 from shared.messages.pipeline import ErrorBody
 from tests.gateway.conftest import Running, start_gateway, stop_gateway
 from tests.gateway.raw_http import send_raw
+from tests.gateway.raw_stream import Open
 from tests.gateway.stand_in import Script, StandIn, text_of
 from tests.gateway.test_completions import events_of
 from tests.servers import NatsServer
 from tests.waiting import until
 
 ENGINE_ERROR = ErrorBody("The engine failed on this request.", "server_error", None, "engine_error")
-
-
-def head_of(body: bytes) -> bytes:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-class Streaming:
-    """A raw streaming client that can stop reading and leave."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def leave(self) -> None:
-        """Close the connection."""
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-    async def read_until(self, sign: bytes) -> bytes:
-        """Everything up to and with this sign."""
-        seen = bytearray()
-        async with asyncio.timeout(20):
-            while sign not in seen:
-                part = await self.reader.read(2**16)
-                if not part:
-                    raise AssertionError(f"the stream ended after {bytes(seen[-300:])!r}")
-                seen += part
-        return bytes(seen)
-
-
-Open = Callable[..., Awaitable[Streaming]]
-
-
-@pytest.fixture
-async def open_stream(running: Running) -> AsyncIterator[Open]:
-    """Asks the gateway for streams, which are closed after the test."""
-    opened: list[Streaming] = []
-
-    async def open_one(**fields: Any) -> Streaming:
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=2**16)
-        body = json.dumps({"model": "tiny", "prompt": "hello", "stream": True, **fields}).encode()
-        writer.write(head_of(body))
-        await writer.drain()
-        opened.append(Streaming(reader, writer))
-        return opened[-1]
-
-    yield open_one
-    for streaming in opened:
-        await streaming.leave()
 
 
 # ---- row 13: 503 with Retry-After
@@ -114,31 +61,6 @@ async def test_row_13_queue_full(running: Running) -> None:
     answer = await running.complete()
     check_unavailable(answer, "queue_full")
     assert answer.headers["retry-after"] == "7"
-
-
-async def test_row_13_draining(running: Running, open_stream: Open) -> None:
-    """What runs goes on to its end, what comes is refused."""
-    running.stand_in.script = Script(num_tokens=6, holds_at=3)
-    streaming = await open_stream()
-    await streaming.read_until(b" w2")
-    running.host.stopping.set()
-    draining = asyncio.ensure_future(running.gateway.drain())
-    await until(lambda: running.gateway.pipeline.readiness.is_draining)
-    check_unavailable(await running.complete(), "draining")
-    assert (await running.http.get("/ready")).status_code == 503
-    running.stand_in.release()
-    assert b" w5" in await streaming.read_until(b"[DONE]")
-    await draining
-
-
-async def test_row_13_drain_is_bounded(running: Running, open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.service.CLOSE_RESERVE_S", 29.9)
-    running.stand_in.script = Script(num_tokens=6, holds_at=3)
-    streaming = await open_stream()
-    await streaming.read_until(b" w2")
-    draining = asyncio.ensure_future(running.gateway.drain())
-    assert b"event: error" in await streaming.read_until(b"draining")
-    await draining
 
 
 async def test_row_13_no_model(nats_server: NatsServer, stand_in: StandIn) -> None:

@@ -54,6 +54,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._num_header_bytes = 0
         self._num_body_bytes = 0
         self._num_chunks = 0
+        self._idle_since_s = self.loop.time()
 
     # ---- connection
 
@@ -142,6 +143,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._refusal is None:
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        self._idle_since_s = self.loop.time()
+        super().on_response_complete()
+
     # ---- refusing
 
     def _refuse(self, error: RequestError) -> None:
@@ -187,6 +192,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def is_refused(self) -> bool:
         """Whether the client has been told already that its request is refused."""
         return self._is_refused
+
+    def is_idle_since(self, time_s: float) -> bool:
+        """Whether no request was read or answered since this time of the event loop."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return self._awaits == "request" and is_answered and self._idle_since_s <= time_s
 
     def write_chunk(self, data: bytes) -> None:
         """Part of the body of an answer that has begun without a Content-Length; nothing after the client is gone."""

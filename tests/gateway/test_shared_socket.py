@@ -1,0 +1,103 @@
+"""Several gateways accept from one listening socket that was handed to them; each leaves without harm to the others."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from shared import subjects
+from tests.gateway.conftest import Running, start_gateway, stop_gateway
+from tests.gateway.stand_in import StandIn
+from tests.servers import NatsServer
+from tests.waiting import until
+
+NUM_CONNECTIONS = 64
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """Held by the test as a node holds it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+async def pair(nats_server: NatsServer, stand_in: StandIn, listener: socket.socket) -> AsyncIterator[list[Running]]:
+    """Two gateways on the socket. One that a test has stopped must be taken off the list."""
+    running = [await join(nats_server, stand_in, listener) for _ in range(2)]
+    yield running
+    for each in running:
+        await stop_gateway(each)
+
+
+async def join(nats_server: NatsServer, stand_in: StandIn, listener: socket.socket) -> Running:
+    return await start_gateway(nats_server.url, stand_in, listen_fd=(os.dup(listener.fileno()),))
+
+
+async def connect_at_once(port: int) -> list[int]:
+    """The statuses of many requests, each on a connection of its own."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as client:
+        body = {"model": "tiny", "prompt": "hello"}
+        answers = await asyncio.gather(
+            *(
+                client.post("/v1/completions", json=body, headers={"Connection": "close"})
+                for _ in range(NUM_CONNECTIONS)
+            )
+        )
+    return [answer.status_code for answer in answers]
+
+
+async def test_all_are_served_while_gateways_come_and_go(
+    pair: list[Running], nats_server: NatsServer, stand_in: StandIn, listener: socket.socket
+) -> None:
+    port = listener.getsockname()[1]
+    assert {gateway.port for gateway in pair} == {port}
+    clients = asyncio.create_task(connect_at_once(port))
+    await stop_gateway(pair.pop())
+    assert await clients == [200] * NUM_CONNECTIONS
+    assert await connect_at_once(port) == [200] * NUM_CONNECTIONS
+    pair.append(await join(nats_server, stand_in, listener))
+    await stop_gateway(pair.pop(0))
+    assert await connect_at_once(port) == [200] * NUM_CONNECTIONS
+
+
+async def test_clients_wait_while_no_gateway_is_there(
+    pair: list[Running], nats_server: NatsServer, stand_in: StandIn, listener: socket.socket
+) -> None:
+    while pair:
+        await stop_gateway(pair.pop())
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+    writer.write(b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n")
+    pair.append(await join(nats_server, stand_in, listener))
+    assert b"200 OK" in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_gateway_that_has_heard_nothing_yet_takes_no_connection(
+    nats_server: NatsServer, stand_in: StandIn, listener: socket.socket
+) -> None:
+    """Its refusal would be a failure that another gateway on the socket would not have caused."""
+    stand_in.beats.discard("leader")
+    beats: list[bytes] = []
+    await stand_in.bus.subscribe(subjects.TOKENIZER_HEARTBEAT, lambda subject, reply, data, headers: beats.append(data))
+    joining = asyncio.create_task(join(nats_server, stand_in, listener))
+    clients = asyncio.create_task(connect_at_once(listener.getsockname()[1]))
+    await until(lambda: len(beats) > 8, "heartbeats of all but the leader")
+    assert not clients.done()
+    stand_in.beats.add("leader")
+    assert await clients == [200] * NUM_CONNECTIONS
+    await stop_gateway(await joining)
+
+
+def test_a_descriptor_that_is_no_socket_is_one_clear_line(nats_server: NatsServer) -> None:
+    command = [sys.executable, "-m", "services.gateway", "--nats", nats_server.url, "--listen-fd", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "cannot listen on descriptors (1,)" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,8 +1,8 @@
 """The health and metrics listener of a service: a few GET paths, answered from memory.
 
 /live     200 while the event loop turns (an answer is the proof)
-/ready    200 when the service can do its work now, else 503
-/health   the same status with the details: device, model, log
+/ready    200 when the service can do its work now, else 503 with what is missing
+/health   the same with the details: device, model, log
 /metrics  Prometheus text
 """
 
@@ -20,10 +20,14 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 
 class Health(msgspec.Struct):
-    """Whether a service can work now, and why: details hold device, model, log and the like."""
+    """Whether a service can work now, and why not. details hold device, model, log and the like.
+
+    missing: what it lacks, in words for machines such as nats, worker or canary (docs/health.md).
+    """
 
     ready: bool
     details: dict[str, object]
+    missing: list[str] = []
 
 
 class Page(msgspec.Struct):
@@ -43,7 +47,7 @@ def health_page(path: str, read: Callable[[], Health]) -> Page:
     if path not in ("/ready", "/health"):
         return Page(404, msgspec.json.encode({"error": "known paths are /live, /ready, /health and /metrics"}))
     health = read()
-    body: dict[str, object] = {"ready": health.ready}
+    body: dict[str, object] = {"ready": health.ready, "missing": health.missing}
     if path == "/health":
         body |= health.details
     return Page(200 if health.ready else 503, msgspec.json.encode(body))

@@ -20,10 +20,12 @@ import uvloop
 from structlog.typing import FilteringBoundLogger
 
 from shared.bus.client import Bus
-from shared.config import ServiceConfig, load
+from shared.bus.credentials import ANONYMOUS, Credentials, CredentialsError, read_credentials
+from shared.config import ServiceConfig, fail, load, without_password
 from shared.health import Health, HealthServer
 from shared.logs import configure_logging, get_logger
 from shared.micro import Endpoint, EndpointCounts, MicroService
+from shared.process_gauges import export_process_gauges
 
 __all__ = ["EndpointCounts", "Health", "ServiceHost", "StartError", "main"]
 
@@ -45,15 +47,16 @@ class ServiceHost:
     """What a running service has around it.
 
     name: the incarnation, `<service>-<pid>-<8 hex>`, unique per process start. bus: connected before serve is called.
-    stopping: set by SIGTERM or SIGINT; then serve drains and returns. hurrying: set by a later signal; then serve drains
-    no longer. health: assign a function that tells the truth; until then, without NATS and while stopping the service
-    is not ready.
+    stopping: set by SIGTERM or SIGINT; then serve drains and returns. hurrying: set by a later signal; then serve
+    drains no longer. health: assign a function that tells the truth; until then, without NATS and while stopping the
+    service is not ready. num_subscriptions(): those of the bus, 0 before there is one.
     """
 
     bus: Bus
 
-    def __init__(self, service: str, config: ServiceConfig) -> None:
+    def __init__(self, service: str, config: ServiceConfig, credentials: Credentials = ANONYMOUS) -> None:
         self.service = service
+        self._credentials = credentials
         self.config = config
         self.name = f"{service}-{os.getpid()}-{secrets.token_hex(4)}"
         self.log: FilteringBoundLogger = get_logger(service=service, instance=config.name or self.name)
@@ -63,6 +66,7 @@ class ServiceHost:
         self.health: Callable[[], Health] = _starting
         self.micro = MicroService(service, self.name, f"Tokenbus {service}", _metadata(config))
         self._is_connected: Callable[[], bool] = lambda: False
+        self.num_subscriptions: Callable[[], int] = lambda: 0
 
     def add_stats(self, name: str, subject: str, read: Callable[[], EndpointCounts], queue_group: str = "") -> None:
         """Show an endpoint in the NATS service API; read gives its counters so far."""
@@ -73,12 +77,14 @@ class ServiceHost:
         nats, stopping = self._is_connected(), self.stopping.is_set()
         health = self.health()
         details: dict[str, object] = {"service": self.service, "name": self.name, "nats": nats, "stopping": stopping}
-        return Health(health.ready and nats and not stopping, details | health.details)
+        missing = [*([] if nats else ["nats"]), *(["stopping"] if stopping else []), *health.missing]
+        return Health(health.ready and nats and not stopping, details | health.details, missing)
 
     async def connect(self) -> None:
         """Connect the bus, waiting until NATS is there, and answer the NATS service API."""
-        self.bus = await Bus.connect(self.config.nats, self.name)
+        self.bus = await Bus.connect(self.config.nats, self.name, self._credentials, role=self.service)
         self._is_connected = lambda: self.bus.is_connected
+        self.num_subscriptions = lambda: self.bus.num_subscriptions
         for subject in self.micro.subjects():
             await self.bus.subscribe(subject, self._on_micro)
 
@@ -115,19 +121,24 @@ def main(
     argv: list[str] | None = None,
 ) -> None:
     """Run one service until it is told to stop; ends the process."""
-    config = load(config_type, sys.argv[1:] if argv is None else argv, f"tokenbus {service}")
+    prog = f"tokenbus {service}"
+    config = load(config_type, sys.argv[1:] if argv is None else argv, prog)
+    try:
+        credentials = read_credentials(config)
+    except CredentialsError as error:
+        fail(prog, str(error))
     configure_logging(config.log_level, config.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = runner.run(_run(service, config, serve))
+        status = runner.run(_run(ServiceHost(service, config, credentials), config, serve))
     raise SystemExit(status)
 
 
-async def _run(service: str, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
-    host = ServiceHost(service, config)
+async def _run(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, host.on_stop_signal)
     loop.set_exception_handler(lambda _, context: _on_stray_error(host, context))
+    export_process_gauges(lambda: host.num_subscriptions())
     server = None
     if config.health_port >= 0:
         server = HealthServer(config.health_host, config.health_port, host.check_health)
@@ -152,7 +163,7 @@ async def _connect_and_serve(host: ServiceHost, config: C, serve: Callable[[Serv
         connecting.cancel()
         return 0
     connecting.result()
-    host.log.info("connected", nats=config.nats, name=host.name)
+    host.log.info("connected", nats=without_password(config.nats), name=host.name)
     serving = asyncio.ensure_future(serve(host, config))
     await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
     if host.stopping.is_set():
@@ -201,7 +212,7 @@ def _on_stray_error(host: ServiceHost, context: dict[str, Any]) -> None:
 
 
 def _starting() -> Health:
-    return Health(False, {"state": "starting"})
+    return Health(False, {"state": "starting"}, ["starting"])
 
 
 def _metadata(config: ServiceConfig) -> dict[str, str]:

@@ -13,7 +13,8 @@ class SampleConfig(ServiceConfig, kw_only=True, frozen=True):
     """How serve behaves."""
 
     mode: Annotated[
-        Literal["well", "crash", "stuck", "early", "unable", "waiting", "draining"], msgspec.Meta(description="how it behaves")
+        Literal["well", "crash", "stuck", "early", "unable", "waiting", "draining"],
+        msgspec.Meta(description="how it behaves"),
     ] = "well"
 
 

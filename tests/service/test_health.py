@@ -48,10 +48,12 @@ async def test_endless_and_torn_heads_get_no_answer_and_harm_nobody() -> None:
 
 
 def test_ready_and_health_tell_the_same_truth() -> None:
-    for ready, status in ((True, 200), (False, 503)):
-        health = Health(ready, {"model": "m", "device": "cpu"})
-        assert health_page("/ready", lambda health=health: health).status == status  # type: ignore[misc]
+    for missing, status in (([], 200), (["worker", "progress"], 503)):
+        health = Health(not missing, {"model": "m", "device": "cpu"}, missing)
+        page = health_page("/ready", lambda health=health: health)  # type: ignore[misc]
+        assert page.status == status
+        assert json.loads(page.body) == {"ready": not missing, "missing": missing}
         page = health_page("/health", lambda health=health: health)  # type: ignore[misc]
         assert page.status == status
-        assert json.loads(page.body) == {"ready": ready, "model": "m", "device": "cpu"}
+        assert json.loads(page.body) == {"ready": not missing, "missing": missing, "model": "m", "device": "cpu"}
     assert health_page("/live", lambda: Health(False, {})).status == 200

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,7 +76,7 @@ def processes() -> Iterator[list[Sample]]:
 def test_probes_then_drain(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
     sample = Sample(tmp_path / "log", nats_server.url)
     processes.append(sample)
-    assert json.loads(sample.wait_for("/ready", 200)) == {"ready": True}
+    assert json.loads(sample.wait_for("/ready", 200)) == {"ready": True, "missing": []}
     health = json.loads(sample.get("/health")[1])
     assert (health["service"], health["nats"], health["model"]) == ("sample", True, "none")
     assert b"python_info" in sample.get("/metrics")[1]
@@ -87,12 +88,50 @@ def test_probes_then_drain(nats_server: NatsServer, tmp_path: Path, processes: l
     assert all({"timestamp", "level", "service", "instance"} <= event.keys() for event in events)
 
 
+def gauge(metrics: bytes, name: str) -> float:
+    line = next(line for line in metrics.decode().splitlines() if line.startswith(f"{name} "))
+    return float(line.split()[1])
+
+
+def test_gauges_of_what_a_process_holds(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
+    """Invariant I4 is read from these: they move with what they count, and come back."""
+    sample = Sample(tmp_path / "log", nats_server.url)
+    processes.append(sample)
+    sample.wait_for("/ready", 200)
+    before = sample.get("/metrics")[1]
+    assert gauge(before, "tokenbus_bus_subscriptions") >= 9, "three verbs of the NATS service API, each in three forms"
+    assert gauge(before, "tokenbus_asyncio_tasks") >= 2
+    assert gauge(before, "process_resident_memory_bytes") > 1e6
+    idle = [socket.create_connection(("127.0.0.1", sample.health_port)) for _ in range(5)]
+    moving = ("process_open_fds", "tokenbus_asyncio_tasks")
+    during = sample.get("/metrics")[1]
+    assert all(gauge(during, name) >= gauge(before, name) + 5 for name in moving)
+    for connection in idle:
+        connection.close()
+    deadline = time.monotonic() + WAIT_S
+    while any(gauge(sample.get("/metrics")[1], name) != gauge(before, name) for name in moving):
+        assert time.monotonic() < deadline, "descriptors or tasks did not return to their baseline"
+    assert sample.stop() == 0
+
+
+async def test_the_bus_counts_its_subscriptions(nats_server: NatsServer) -> None:
+    bus = await Bus.connect(nats_server.url, "test")
+    before = bus.num_subscriptions
+    subscriptions = [await bus.subscribe(f"test.{index}", lambda *_: None) for index in range(3)]
+    assert bus.num_subscriptions == before + 3
+    for subscription in subscriptions:
+        await subscription.unsubscribe()
+    assert bus.num_subscriptions == before
+    await bus.close()
+
+
 def test_live_but_not_ready_without_nats(tmp_path: Path, processes: list[Sample]) -> None:
     sample = Sample(tmp_path / "log", f"nats://127.0.0.1:{free_port()}")
     processes.append(sample)
     sample.wait_for("/live", 200)
     assert json.loads(sample.get("/health")[1])["nats"] is False
-    assert sample.get("/ready")[0] == 503
+    status, body = sample.get("/ready")
+    assert (status, json.loads(body)) == (503, {"ready": False, "missing": ["nats", "starting"]})
     assert sample.stop(signal.SIGINT) == 0
 
 

@@ -1,5 +1,7 @@
-"""Whether the pipeline behind this gateway can serve, from the heartbeats that it hears."""
+"""Whether the pipeline behind this gateway can serve: its parts are heard of, and work gets done."""
 
+from services.gateway.core.canary import Canaries
+from services.gateway.core.shard_progress import ShardProgress
 from shared.errors import RequestError, unavailable
 from shared.messages.control import LeaderHeartbeat
 
@@ -12,18 +14,21 @@ class Readiness:
     """What was heard of last, and when. Times are seconds of a monotonic clock.
 
     The probes tell the truth within FRESH_S. Requests are still taken for GRACE_S after that: what died is usually
-    started again by then, and an accepted request waits in the log.
+    started again by then, and an accepted request waits in the log. They are taken, too, while nothing advances: that
+    this gateway is not ready sends new clients elsewhere, and those who have no elsewhere wait in the log.
     """
 
     def __init__(self) -> None:
         self.is_draining = False
         self.is_log_full = False
+        self.shard = ShardProgress()
         self._heard_at: dict[str, float] = {}
 
     def on_leader(self, heartbeat: LeaderHeartbeat, now: float) -> None:
         """The shard's scheduler leads, with some number of workers."""
         self._heard_at["scheduler"] = now
         self.is_log_full = heartbeat.load.log_full
+        self.shard.on_load(heartbeat.takeover, heartbeat.load, now)
         if heartbeat.load.num_workers > 0:
             self._heard_at["worker"] = now
 
@@ -43,6 +48,18 @@ class Readiness:
         """Which parts were not heard of within max_age_s."""
         parts = ("log", "scheduler", "worker", "tokenizer", "detokenizer")
         return [part for part in parts if now - self._heard_at.get(part, float("-inf")) > max_age_s]
+
+    def lacks(self, now: float, canaries: Canaries) -> list[str]:
+        """What keeps this gateway from being ready, empty if it is: parts not heard of; log_space, when the log is
+        full; progress, when sequences run and nothing comes of it; canary, when no model has answered its last one."""
+        lacks = self.missing(now)
+        if self.is_log_full:
+            lacks.append("log_space")
+        if self.shard.is_stalled:
+            lacks.append("progress")
+        if not canaries.works(now):
+            lacks.append("canary")
+        return lacks
 
     def refusal(self, now: float) -> RequestError | None:
         """Why no request can be taken now (503), or None."""

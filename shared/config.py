@@ -6,6 +6,7 @@ default; the same declaration gives the TOML key (`max_num_seqs`), the option (`
 
 import argparse
 import difflib
+import re
 import sys
 import tomllib
 import types
@@ -21,6 +22,11 @@ C = TypeVar("C", bound=msgspec.Struct)
 _NATS_URL = r"(nats|tls)://([^@/,\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?"
 NATS_URL_PATTERN = rf"^{_NATS_URL}(,{_NATS_URL})*$"
 NATS_URL_EXPECTS = {"expects": "a URL such as nats://127.0.0.1:4222, or several of one cluster with commas between"}
+
+
+def without_password(url: str) -> str:
+    """The URLs as they may be logged: without user and password."""
+    return re.sub(r"//[^@/,]*@", "//", url)
 
 
 class ConfigError(ValueError):

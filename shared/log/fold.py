@@ -86,6 +86,8 @@ class Fold:
             raise LogGapError(f"record {seq} after {self.seq}")
         self.seq = seq
         self.clock_ns = max(clock_ns, self.clock_ns)
+        if kind == "fence":
+            self.newest_fence = seq  # even one that nobody can read: to the server it is the newest all the same
         try:
             record = _DECODERS[kind](data)
         except (WireError, KeyError):
@@ -249,7 +251,6 @@ class Fold:
     # ---- fences -----------------------------------------------------------------------------------------------------
 
     def _fence(self, fence: Fence, change: Change) -> None:
-        self.newest_fence = self.seq
         self.counts["fence_" + fence.kind] += 1
         change.counted = True
         if fence.kind == "takeover":

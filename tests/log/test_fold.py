@@ -61,6 +61,13 @@ def test_rule_02_keep_moves_the_newest_fence_and_no_epoch(fold: FoldUnderTest) -
     assert fold.newest_fence == fold.seq and fold.takeover == epoch and fold.epoch_of("w1") == epoch
 
 
+def test_rule_02_a_fence_that_nobody_can_read_is_the_newest_all_the_same(fold: FoldUnderTest) -> None:
+    """The server compares with it; a fold that overlooked it could never append a fence again."""
+    epoch = takeover(fold)
+    assert fold.apply("fence", b"\xc1", fold.seq + 1, fold.clock_ns).record is None
+    assert fold.newest_fence == fold.seq and fold.takeover == epoch
+
+
 def test_rule_04_frames_fold_in_step_order_without_gaps(fold: FoldUnderTest) -> None:
     epoch = takeover(fold)
     (sequence,) = fold.accept(request())

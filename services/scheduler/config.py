@@ -13,6 +13,12 @@ class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
     watermark: Annotated[
         float, msgspec.Meta(description="share of the KV blocks kept free when a sequence is admitted", ge=0.0, lt=1.0)
     ] = 0.01
+    max_num_queued_reqs: Annotated[
+        int, msgspec.Meta(description="requests that may wait for their first step; more get 503", ge=1)
+    ] = 4096
+    max_num_queued_tokens: Annotated[
+        int, msgspec.Meta(description="tokens of their prompts that may wait; 0: any number", ge=0)
+    ] = 0
     snapshot_interval_s: Annotated[
         float, msgspec.Meta(description="seconds between snapshots of the log's state", gt=0)
     ] = 30.0

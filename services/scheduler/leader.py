@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
 
+from services.scheduler.core.lifetimes import Lifetimes
 from services.scheduler.core.scheduler import Scheduler, Verdict
 from services.scheduler.core.worker_link import LinkState, WorkerLink
-from services.scheduler.deadlines import Deadlines
 from shared import subjects
 from shared.block_hash import HASH_BYTES
 from shared.log.fold import Change, Fold
-from shared.log.state import SequenceState
+from shared.log.state import RequestState
 from shared.messages.codec import encode
-from shared.messages.control import CacheReport, PlanGap, ShardLoad, WorkerHeartbeat
+from shared.messages.control import CacheReport, GatewayHeartbeat, PlanGap, ShardLoad, WorkerHeartbeat
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Done, End, EndReason, EpochStart, Fence, Reader, Request, Rows
 from shared.messages.plan_parts import split_plan
+from shared.queue_limits import QUEUE_FULL, QueueLimits
 
 BLOCK_ID_BYTES = 4
 
@@ -44,19 +45,29 @@ class LeaderPorts:
 class Leader:
     """The leading scheduler of a shard."""
 
-    def __init__(self, fold: Fold, core: Scheduler, ports: LeaderPorts, logger: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        fold: Fold,
+        core: Scheduler,
+        ports: LeaderPorts,
+        logger: FilteringBoundLogger,
+        queue_limits: QueueLimits | None = None,
+    ) -> None:
         self._fold = fold
         self.core = core
         self._ports = ports
         self._logger = logger
+        self._queue_limits = queue_limits or QueueLimits()
         self.links: dict[str, WorkerLink] = {}
-        self._deadlines = Deadlines()
+        self._lifetimes = Lifetimes()
         self.num_fences = 0
+        self.num_folded_frames = 0
 
     def start(self, heartbeats: list[WorkerHeartbeat], now: float) -> None:
         """Take over all live sequences of the fold, and open an epoch with every worker heard of lately."""
         for state in self._fold.requests.values():
-            self._admit(state.sequences)
+            if not state.ended:
+                self._admit(state, now)
         for heartbeat in heartbeats:
             self.on_worker_heartbeat(heartbeat, now)
 
@@ -108,15 +119,12 @@ class Leader:
             self._ports.send_plan(subjects.plan(link.name), message)
 
     def tick(self, now: float, now_ns: int) -> None:
-        """Every 50 ms: fences, announcements, deadlines. Only while the leader's own tail is live."""
+        """Every 50 ms: fences, announcements, requests that are over. Only while the leader's own tail is live."""
         for link in list(self.links.values()):
             self._announce(link, now)
             self._check_progress(link, now)
-        for request_id in self._deadlines.pop_expired(now_ns):
-            state = self._fold.requests.get(request_id)
-            if state is not None and not state.ended:
-                end = End(request_id=request_id, reason="deadline", message="deadline exceeded")
-                self._ports.append([(end, f"deadline-{request_id}")])
+        for record in self._lifetimes.due(now, now_ns):
+            self._ports.append([record])
         self.pump(now)
 
     def _check_progress(self, link: WorkerLink, now: float) -> None:
@@ -152,9 +160,16 @@ class Leader:
             self._announce(link, now)
 
     def reset_clocks(self, now: float) -> None:
-        """This process was paused or deaf: that says nothing about the workers."""
+        """This process was paused or deaf: that says nothing about workers and gateways."""
         for link in self.links.values():
             link.reset_clocks(now)
+        self._lifetimes.readership.reset(now)
+
+    # ---- gateways ---------------------------------------------------------------------------------------------------
+
+    def on_gateway_heartbeat(self, heartbeat: GatewayHeartbeat, now: float) -> None:
+        """A gateway lives, so what its clients read is read."""
+        self._lifetimes.readership.on_heartbeat(heartbeat.gateway, now)
 
     # ---- the log ----------------------------------------------------------------------------------------------------
 
@@ -166,10 +181,16 @@ class Leader:
         elif isinstance(record, Fence) and record.kind == "worker":
             self._on_worker_fenced(record.worker, now)
         elif isinstance(record, Request):
-            self._admit(change.sequences)
+            if change.counted:
+                self._on_request(self._fold.requests[record.request_id], now)
+        elif isinstance(record, Reader):
+            self._lifetimes.on_reader(record, now)
+        elif isinstance(record, End) and record.reason == "rejected" and change.counted:
+            self._on_rejected(self._fold.requests[record.request_id])
         for sequence in change.sequences:
             if sequence.end is not None:
                 self.core.end(sequence.id)
+                self._lifetimes.on_end(sequence.request.request_id)
         self.pump(now)
 
     def _on_frame(self, frame: Rows, counted: bool, now: float) -> None:
@@ -178,44 +199,60 @@ class Leader:
             return
         self.core.update(frame.worker, frame.step)
         link.on_folded(frame.step, now)
+        self.num_folded_frames += 1
 
-    def _admit(self, sequences: list[SequenceState]) -> None:
-        """The choices of one request; some may have ended under an earlier leader."""
-        live = [sequence for sequence in sequences if sequence.end is None]
-        if not live:
+    def _on_request(self, state: RequestState, now: float) -> None:
+        """A new request joins the queue, unless that is full; what an earlier leader let in is never turned away."""
+        if state.ended:
             return
-        request = live[0].request
-        self._deadlines.add(request.deadline_ns, request.request_id)
-        for sequence in live:
+        backlog = self.core.backlog
+        refusal = self._queue_limits.refusal(backlog.num_requests, backlog.num_tokens, state.num_prompt_tokens)
+        if refusal is not None:
+            self._reject(state, refusal, QUEUE_FULL)
+            return
+        self._admit(state, now)
+
+    def _admit(self, state: RequestState, now: float) -> None:
+        """The choices of a live request; some may have ended under an earlier leader."""
+        request = state.request
+        self._lifetimes.begin(state, now)
+        for sequence in state.sequences:
+            if sequence.end is not None:
+                continue
             self._logger.debug(
                 "admitted", sequence=sequence.id, request_id=request.request_id, traceparent=request.traceparent
             )
             refusal = self.core.add(sequence)
             if refusal is not None:
-                self._reject(request.request_id, refusal)
+                self._reject(state, refusal)
                 return
 
-    def _reject(self, request_id: str, refusal: str) -> None:
-        """End a request that no worker can run. One that had begun on a worker which is gone fails where it stands:
-        its readers may have all that is folded."""
-        state = self._fold.requests[request_id]
+    def _reject(self, state: RequestState, refusal: str, code: str | None = None) -> None:
+        """End a request that no worker can run, or that the queue has no room for. One that had begun on a worker
+        which is gone fails where it stands: its readers may have all that is folded."""
+        request_id = state.request.request_id
         for sequence in state.sequences:
             self.core.end(sequence.id)
-        if any(sequence.tokens or sequence.end is not None for sequence in state.sequences):
-            failed = End(request_id=request_id, reason="error", message=refusal)
-            self._ports.append([(failed, f"rejected-{request_id}")])
+        begun = any(sequence.tokens or sequence.end is not None for sequence in state.sequences)
+        reason: EndReason = "error" if begun else "rejected"
+        end = End(request_id=request_id, reason=reason, message=refusal, code=code)
+        self._ports.append([(end, f"rejected-{request_id}")])
+
+    def _on_rejected(self, state: RequestState) -> None:
+        """A rejection is folded: its outcome is the scheduler's to write (rule 7). Not before, and not where tokens
+        came first: the record may be that of a leader who did not know yet that the next one had let the request in."""
+        if state.done is not None or any((each.end, each.reason) != (0, "rejected") for each in state.sequences):
             return
-        end = End(request_id=request_id, reason="rejected", position=0, message=refusal)
-        rejected: EndReason = "rejected"
-        reasons = (rejected,) * len(state.sequences)
+        request_id = state.request.request_id
+        reasons = tuple(sequence.reason for sequence in state.sequences if sequence.reason is not None)
         done = Done(request_id=request_id, positions=(0,) * len(reasons), reasons=reasons)
-        self._ports.append([(end, f"rejected-{request_id}"), (done, f"done-{request_id}")])
+        self._ports.append([(done, f"done-{request_id}")])
 
     def _carry_out(self, verdict: Verdict) -> None:
         """The core has ended a sequence; the log makes it so."""
         sequence = verdict.sequence
         if verdict.reason == "rejected":
-            self._reject(sequence.request.request_id, verdict.message)
+            self._reject(self._fold.requests[sequence.request.request_id], verdict.message)
             return
         end = End(
             request_id=sequence.request.request_id,
@@ -265,6 +302,9 @@ class Leader:
             kv_cache_usage=self.core.kv_cache_usage,
             log_full=log_full,
             max_model_len=max((link.heartbeat.max_model_len for link in self.links.values()), default=0),
+            num_folded_frames=self.num_folded_frames,
+            num_queued_reqs=self.core.backlog.num_requests,
+            num_queued_tokens=self.core.backlog.num_tokens,
         )
 
 

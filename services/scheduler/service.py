@@ -27,11 +27,13 @@ from shared.messages.codec import encode
 from shared.messages.control import (
     CacheReport,
     DetokenizerHeartbeat,
+    GatewayHeartbeat,
     LeaderHeartbeat,
     PlanGap,
     WorkerHeartbeat,
 )
 from shared.messages.pipeline import Fence
+from shared.queue_limits import QueueLimits
 from shared.service import Health, ServiceHost, StartError
 
 TICK_S = 0.05
@@ -98,6 +100,7 @@ class SchedulerService:
         await receiver.on(subjects.worker_heartbeat(shard), WorkerHeartbeat, self._on_worker_heartbeat)
         await receiver.on(subjects.leader_heartbeat(shard), LeaderHeartbeat, self._on_leader_heartbeat)
         await receiver.on(subjects.detokenizer_heartbeat(shard), DetokenizerHeartbeat, self._on_detokenizer)
+        await receiver.on(subjects.GATEWAY_HEARTBEAT, GatewayHeartbeat, self._on_gateway_heartbeat)
         await receiver.on(subjects.cache_report(shard), CacheReport, self._on_cache_report)
         await receiver.on(subjects.plan_gap(shard), PlanGap, self._on_plan_gap)
         await self._tail.start()
@@ -257,7 +260,9 @@ class SchedulerService:
             max_plan_bytes=lambda: bus.max_payload // 2,
         )
         core = Scheduler(SchedulerLimits(watermark=self._config.watermark))
-        self.leader = Leader(self.fold, core, ports, self._logger)
+        config = self._config
+        limits = QueueLimits(max_num_reqs=config.max_num_queued_reqs, max_num_tokens=config.max_num_queued_tokens)
+        self.leader = Leader(self.fold, core, ports, self._logger, limits)
         lately = [beat for heard, beat in self._heartbeats.values() if now - heard < HEARD_LATELY_S]
         self.leader.start(lately, now)
         self._send_heartbeat()
@@ -283,6 +288,10 @@ class SchedulerService:
 
     def _on_detokenizer(self, heartbeat: DetokenizerHeartbeat, reply: str) -> None:
         self._housekeeper.retention.on_detokenizer(heartbeat.detokenizer, heartbeat.folded, self._now())
+
+    def _on_gateway_heartbeat(self, heartbeat: GatewayHeartbeat, reply: str) -> None:
+        if self.leader is not None:
+            self.leader.on_gateway_heartbeat(heartbeat, self._now())
 
     def _on_cache_report(self, report: CacheReport, reply: str) -> None:
         if self.leader is not None:

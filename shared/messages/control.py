@@ -65,6 +65,7 @@ class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """What tokenizers and gateways must know to refuse early; numbers are sequences, shares from 0 to 1.
 
     num_folded_frames: engine steps folded under this leader; while it grows, work is done.
+    num_queued_reqs, num_queued_tokens: requests that wait for their first step, and tokens of their prompts.
     """
 
     num_workers: int = 0
@@ -75,6 +76,8 @@ class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     log_full: bool = False
     max_model_len: int = 0
     num_folded_frames: int = 0
+    num_queued_reqs: int = 0
+    num_queued_tokens: int = 0
 
 
 class LeaderHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

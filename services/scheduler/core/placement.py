@@ -16,8 +16,9 @@ worker while the others stand idle.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from services.scheduler.core.order import Order
+from services.scheduler.core.backlog import Backlog
 from services.scheduler.core.sequence import Sequence
+from services.scheduler.core.waiting import WaitingQueue
 from services.scheduler.core.worker_state import WorkerState
 
 
@@ -36,14 +37,16 @@ class Placement:
     """Binds waiting sequences of one model to its workers.
 
     watermark: share of a worker's blocks that must stay free beside a new sequence's own, unless nothing else runs.
+    backlog: is told what begins.
     """
 
-    def __init__(self, watermark: float) -> None:
+    def __init__(self, watermark: float, backlog: Backlog) -> None:
         self.watermark = watermark
+        self._backlog = backlog
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
-    def bind_waiting(self, waiting: Order[Sequence], workers: Collection[WorkerState]) -> None:
+    def bind_waiting(self, waiting: WaitingQueue, workers: Collection[WorkerState]) -> None:
         """Bind sequences in order while the next step of a worker has room. Cost: O(workers) if none has.
 
         A sequence that finds blocks nowhere closes its workers to all after it: first come, first served.
@@ -87,11 +90,12 @@ class Placement:
         cost = num_uncached_tokens + worker.num_uncomputed_tokens + block_size * len(worker.running)
         return _Offer(worker, hits, num_blocks, num_spare, cost)
 
-    def _bind(self, sequence: Sequence, offer: _Offer, waiting: Order[Sequence]) -> None:
+    def _bind(self, sequence: Sequence, offer: _Offer, waiting: WaitingQueue) -> None:
         worker = offer.worker
         table = worker.blocks.allocate(offer.hits, offer.num_blocks, offer.num_spare)
         assert table is not None, "an offer stands until the next allocation"
         waiting.remove(sequence)
+        self._backlog.begin(sequence.state.request)
         worker.bind(sequence, offer.hits, table)
         if worker.blocks.enable_prefix_caching:
             self.num_queried_tokens += sequence.num_tokens

@@ -22,10 +22,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.scheduler.core.order import Order
+from services.scheduler.core.backlog import Backlog
 from services.scheduler.core.placement import Placement
 from services.scheduler.core.planner import plan_step
 from services.scheduler.core.sequence import Sequence, Status
+from services.scheduler.core.waiting import WaitingQueue
 from services.scheduler.core.worker_state import WorkerState
 from shared.log.state import SequenceState
 from shared.messages.control import WorkerHeartbeat
@@ -64,8 +65,9 @@ class Scheduler:
         self.limits = limits or SchedulerLimits()
         self.workers: dict[str, WorkerState] = {}
         self._sequences: dict[int, Sequence] = {}
-        self._waiting: dict[Model, Order[Sequence]] = {}
-        self._placement = Placement(self.limits.watermark)
+        self._waiting: dict[Model, WaitingQueue] = {}
+        self.backlog = Backlog()
+        self._placement = Placement(self.limits.watermark, self.backlog)
         self._verdicts: list[Verdict] = []
         self.num_preemptions = 0
         self.num_moves = 0
@@ -127,6 +129,7 @@ class Scheduler:
         if refusal := self._refusal(sequence):
             return refusal
         self._sequences[state.id] = sequence
+        self.backlog.join(state.request)
         self._wait(sequence)
         return None
 
@@ -141,6 +144,7 @@ class Scheduler:
         if sequence.state.reason not in FOUND_BY_WORKER:
             self.num_overrun_rows += sequence.num_steps_in_flight
         self._drop(sequence)
+        self.backlog.leave(sequence.state.request)
         sequence.status = Status.ENDED
 
     def take_verdicts(self) -> list[Verdict]:
@@ -279,10 +283,10 @@ class Scheduler:
     def _workers_of(self, model: Model) -> list[WorkerState]:
         return [worker for worker in self.workers.values() if worker.model == model]
 
-    def _queue(self, model: Model) -> Order[Sequence]:
+    def _queue(self, model: Model) -> WaitingQueue:
         queue = self._waiting.get(model)
         if queue is None:
-            queue = self._waiting[model] = Order()
+            queue = self._waiting[model] = WaitingQueue()
         return queue
 
     # ---- figures ----------------------------------------------------------------------------------------------------
@@ -299,8 +303,8 @@ class Scheduler:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Known tokens of all waiting sequences. O(num_waiting)."""
-        return sum(sequence.num_tokens for queue in self._waiting.values() for sequence in queue)
+        """Known tokens of all sequences in the queues. O(models)."""
+        return sum(queue.num_tokens for queue in self._waiting.values())
 
     @property
     def kv_cache_usage(self) -> float:
@@ -322,6 +326,9 @@ class Scheduler:
     def check_integrity(self) -> list[str]:
         """Everything that is wrong with the state; empty when all is well. For idle times, tests and chaos runs."""
         problems = [problem for worker in self.workers.values() for problem in worker.check_integrity()]
+        problems += self.backlog.check_integrity()
+        for queue in self._waiting.values():
+            problems += queue.check_integrity()
         places = [sequence for queue in self._waiting.values() for sequence in queue]
         problems += [f"sequence {s.id} waits as {s.status.name}" for s in places if s.status is not Status.WAITING]
         problems += [f"sequence {s.id} waits with blocks" for s in places if s.block_table or s.num_steps_in_flight]

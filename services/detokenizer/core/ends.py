@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from services.detokenizer.core.text_view import TextView
-from shared.errors import INVALID_REQUEST, SERVER
+from shared.errors import INVALID_REQUEST, SERVER, UNAVAILABLE
 from shared.log.state import SequenceState
 from shared.messages.pipeline import EndReason, ErrorBody
+from shared.queue_limits import QUEUE_FULL
 
 _ERRORS: dict[EndReason, tuple[str, str, str]] = {
     "deadline": (SERVER, "deadline_exceeded", "The request's deadline passed before it was finished."),
@@ -43,6 +44,8 @@ def error_of(sequence: SequenceState, reason: EndReason) -> ErrorBody | None:
     if known is None:
         return None
     kind, code, message = known
+    if reason == "rejected" and sequence.code == QUEUE_FULL:
+        kind = UNAVAILABLE
     return ErrorBody(sequence.message or message, kind, sequence.param, sequence.code or code)
 
 

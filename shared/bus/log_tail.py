@@ -2,7 +2,8 @@
 
 An ephemeral push consumer without acknowledgements feeds the fold; it is made anew on a gap, on silence and on
 reconnection, from the record after the last one folded. nats-py's ordered consumer takes some 19 s to notice a killed
-server; the heartbeats here show it in 0.8 s.
+server; the heartbeats here show it in 0.8 s. A silent server is also asked for a sign of life: one that was stopped
+keeps its connections open, and in a cluster another one takes over.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ LIVE_S = 0.5
 WATCH_S = 0.1
 RETRY_S = 0.05
 INACTIVE_S = 5.0
+PROBE_S = 1.0
+ELECTION_S = 30.0
 
 _LAST_CONSUMER = re.compile(rb"Nats-Last-Consumer: (\d+)")
 _LAST_STREAM = re.compile(rb"Nats-Last-Stream: (\d+)")
@@ -80,6 +83,7 @@ class NatsTail:
         self._delivered = 0
         self._heard = 0.0
         self._target = 0
+        self._short_since: float | None = None
         self._wanted = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -133,6 +137,7 @@ class NatsTail:
             await asyncio.sleep(WATCH_S)
             if loop.time() - self._heard > SILENCE_S and self._bus.is_connected and not self._wanted.is_set():
                 self.request_reset()
+                await self._bus.probe(PROBE_S)
 
     async def _reset_until_done(self) -> None:
         while True:
@@ -155,11 +160,13 @@ class NatsTail:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
             self._subscription = None
-        state = (await self._js.stream_info(self._stream)).state
+        info = await self._js.stream_info(self._stream)
+        state = info.state
         if state.first_seq > self._fold.seq + 1:
             await self._reload(state.first_seq)
         if self._fold.seq > state.last_seq:
-            raise LogLost(f"{self._stream} ends at {state.last_seq}, but {self._fold.seq} is folded")
+            self._on_short_log(state.last_seq, (info.config.num_replicas or 1) > 1)
+        self._short_since = None
         self._target = state.last_seq
         self._note_progress()
         self._generation += 1
@@ -185,6 +192,16 @@ class NatsTail:
         )
         self._heard = asyncio.get_running_loop().time()
         await self._js.add_consumer(self._stream, config)
+
+    def _on_short_log(self, last_seq: int, is_replicated: bool) -> None:
+        """Raise LogLost; a new leader among replicas gets ELECTION_S to apply what it has stored first."""
+        why = f"{self._stream} ends at {last_seq}, but {self._fold.seq} is folded"
+        now = asyncio.get_running_loop().time()
+        if self._short_since is None:
+            self._short_since = now
+        if is_replicated and now - self._short_since < ELECTION_S:
+            raise WireError(why)
+        raise LogLost(why)
 
     async def _reload(self, first_seq: int) -> None:
         """The log was trimmed past the fold: continue from the newest snapshot."""

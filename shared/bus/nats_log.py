@@ -43,13 +43,14 @@ class NatsLog:
         self._snapshots = SnapshotStore(self._js, subjects.snapshot_bucket(shard))
 
     @classmethod
-    async def open(cls, bus: Bus, shard: str, max_bytes: int = DEFAULT_MAX_BYTES) -> "NatsLog":
+    async def open(cls, bus: Bus, shard: str, max_bytes: int = DEFAULT_MAX_BYTES, replicas: int = 1) -> "NatsLog":
         """The shard's log, created if it is not there; waits for the server as long as it takes.
 
-        A log that is there keeps its own limits. Raises LogTooLarge when the server has no room for max_bytes.
+        replicas: servers that store each record and each snapshot. A log that is there keeps its own limits. Raises
+        LogTooLarge when the server has no room for max_bytes.
         """
         log = cls(bus, shard)
-        await log._until_done(lambda: log._create(max_bytes))
+        await log._until_done(lambda: log._create(max_bytes, replicas))
         return log
 
     @classmethod
@@ -75,9 +76,8 @@ class NatsLog:
 
     async def _check(self) -> None:
         await self._js.stream_info(self.stream)
-        await self._snapshots.create()
 
-    async def _create(self, max_bytes: int) -> None:
+    async def _create(self, max_bytes: int, replicas: int) -> None:
         config = api.StreamConfig(
             name=self.stream,
             subjects=[subjects.log_subjects(self.shard)],
@@ -85,6 +85,7 @@ class NatsLog:
             discard=api.DiscardPolicy.NEW,
             max_bytes=max_bytes,
             duplicate_window=DUPLICATE_WINDOW_S,
+            num_replicas=replicas,
         )
         try:
             await self._js.add_stream(config)
@@ -95,7 +96,7 @@ class NatsLog:
                 ) from None
             if error.err_code != _NAME_IN_USE:
                 raise
-        await self._snapshots.create()
+        await self._snapshots.create(replicas)
 
     async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
         """See Log.append."""

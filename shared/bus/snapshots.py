@@ -24,17 +24,16 @@ class SnapshotStore:
         self._bucket = bucket
         self._store: ObjectStore | None = None
 
-    async def create(self) -> None:
-        """Make the bucket if it is not there."""
+    async def create(self, replicas: int = 1) -> None:
+        """Make the bucket if it is not there; only schedulers may."""
         try:
             self._store = await self._js.object_store(self._bucket)
         except nats.js.errors.NotFoundError:
-            self._store = await self._js.create_object_store(self._bucket)
+            self._store = await self._js.create_object_store(self._bucket, replicas=replicas)
 
     async def _open(self) -> ObjectStore:
         if self._store is None:
-            await self.create()
-        assert self._store is not None
+            self._store = await self._js.object_store(self._bucket)
         return self._store
 
     async def save(self, data: bytes, seq: int) -> None:

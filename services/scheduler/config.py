@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from shared.config import ServiceConfig
+from shared.queue_limits import QueueLimits
 
 
 class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
@@ -28,9 +29,18 @@ class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
     log_max_bytes: Annotated[
         int, msgspec.Meta(description="size of the log in bytes beyond which it refuses appends", ge=1024 * 1024)
     ] = 4 * 1024**3
+    nats_replicas: Annotated[
+        int,
+        msgspec.Meta(description="servers of a NATS cluster that each store the log and its snapshots", ge=1, le=5),
+    ] = 1
     test_drop_plans: Annotated[
         float, msgspec.Meta(description="test switch: share of the plans that are not sent", ge=0.0, lt=1.0)
     ] = 0.0
     fencing: Annotated[
         bool, msgspec.Meta(description="count a worker's rows only under its own epoch; for tests: off breaks streams")
     ] = True
+
+    @property
+    def queue_limits(self) -> QueueLimits:
+        """max_num_queued_reqs and max_num_queued_tokens."""
+        return QueueLimits(max_num_reqs=self.max_num_queued_reqs, max_num_tokens=self.max_num_queued_tokens)

@@ -33,7 +33,6 @@ from shared.messages.control import (
     WorkerHeartbeat,
 )
 from shared.messages.pipeline import Fence
-from shared.queue_limits import QueueLimits
 from shared.service import Health, ServiceHost, StartError
 
 TICK_S = 0.05
@@ -260,9 +259,7 @@ class SchedulerService:
             max_plan_bytes=lambda: bus.max_payload // 2,
         )
         core = Scheduler(SchedulerLimits(watermark=self._config.watermark))
-        config = self._config
-        limits = QueueLimits(max_num_reqs=config.max_num_queued_reqs, max_num_tokens=config.max_num_queued_tokens)
-        self.leader = Leader(self.fold, core, ports, self._logger, limits)
+        self.leader = Leader(self.fold, core, ports, self._logger, self._config.queue_limits)
         lately = [beat for heard, beat in self._heartbeats.values() if now - heard < HEARD_LATELY_S]
         self.leader.start(lately, now)
         self._send_heartbeat()
@@ -305,7 +302,8 @@ class SchedulerService:
 async def serve(host: ServiceHost, config: SchedulerConfig) -> None:
     """Run one scheduler."""
     try:
-        log = await host.unless_stopping(NatsLog.open(host.bus, config.shard, config.log_max_bytes))
+        opening = NatsLog.open(host.bus, config.shard, config.log_max_bytes, config.nats_replicas)
+        log = await host.unless_stopping(opening)
     except LogTooLarge as error:
         raise StartError(f"--log-max-bytes: {error}") from None
     if log is not None:

@@ -92,9 +92,7 @@ class Intake:
         loop = asyncio.get_running_loop()
         if self.num_in_flight > config.max_concurrent_requests:
             raise unavailable("Too many requests at once.", code="too_many_requests")
-        reason = self._view.refusal(loop.time(), config.max_num_queued, config.leader_timeout_s)
-        if reason is not None:
-            raise reason
+        self._check_room(0)
         begun = time.perf_counter()
         if num_bytes <= config.inline_bytes:
             request, params = self._prepare(generate, request_id)
@@ -103,6 +101,14 @@ class Intake:
         self._metrics.prepare_s.observe(time.perf_counter() - begun)
         self._metrics.unknown_params.inc(len(params.unknown))
         return await self._append(request, params)
+
+    def _check_room(self, num_prompt_tokens: int) -> None:
+        """Raises RequestError if the shard cannot take a request now; 0 tokens while they are not counted yet."""
+        now_s = asyncio.get_running_loop().time()
+        config = self._config
+        reason = self._view.refusal(now_s, config.queue_limits, config.leader_timeout_s, num_prompt_tokens)
+        if reason is not None:
+            raise reason
 
     def _prepare(self, generate: GenerateRequest, request_id: str) -> tuple[Request, Params]:
         return prepare(
@@ -121,7 +127,8 @@ class Intake:
         token_ids = unpack_tokens(request.prompt_token_ids)
         if params.return_token_ids and len(token_ids) * JSON_BYTES_PER_TOKEN > limit:
             raise too_large("The prompt is too long for return_token_ids.", "return_token_ids")
-        self._view.num_accepted += request.sampling.n
+        self._check_room(len(token_ids))
+        self._view.on_accepting(len(token_ids))
         try:
             await self._log.append("req", data, f"req-{request.request_id}", APPEND_HORIZON_S)
         except LogFull:

@@ -126,7 +126,7 @@ class TokenizerService:
 
     def _health(self) -> Health:
         now = asyncio.get_running_loop().time()
-        refusal = self._view.refusal(now, self._config.max_num_queued, self._config.leader_timeout_s)
+        refusal = self._view.refusal(now, self._config.queue_limits, self._config.leader_timeout_s)
         details: dict[str, object] = {
             "models": {name: model.version for name, model in self._models.items()},
             "accepting": "yes" if refusal is None else refusal.message,

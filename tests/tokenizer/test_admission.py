@@ -6,8 +6,9 @@ import pytest
 
 from services.tokenizer.core.admission import ShardView
 from shared.messages.control import LeaderHeartbeat, ShardLoad
+from shared.queue_limits import QueueLimits
 
-LIMITS = {"max_num_queued": 10, "leader_timeout_s": 5.0}
+LIMITS: dict[str, Any] = {"limits": QueueLimits(max_num_reqs=10, max_num_tokens=1000), "leader_timeout_s": 5.0}
 
 
 def heartbeat(takeover: int = 1, **load: Any) -> LeaderHeartbeat:
@@ -16,8 +17,9 @@ def heartbeat(takeover: int = 1, **load: Any) -> LeaderHeartbeat:
 
 def test_rule_13_accepts_under_a_live_leader_with_workers() -> None:
     view = ShardView(0.0)
-    view.on_heartbeat(heartbeat(num_waiting=9, max_model_len=77), 1.0)
+    view.on_heartbeat(heartbeat(num_queued_reqs=9, num_queued_tokens=900, max_model_len=77), 1.0)
     assert view.refusal(2.0, **LIMITS) is None
+    assert view.refusal(2.0, num_prompt_tokens=100, **LIMITS) is None
     assert view.max_model_len == 77
 
 
@@ -25,15 +27,17 @@ def test_rule_13_accepts_under_a_live_leader_with_workers() -> None:
     ("load", "code"),
     [
         ({"num_workers": 0}, "no_worker"),
-        ({"num_waiting": 10}, "queue_full"),
-        ({"num_waiting": 10**9}, "queue_full"),
+        ({"num_queued_reqs": 10}, "queue_full"),
+        ({"num_queued_reqs": 10**9}, "queue_full"),
+        ({"num_queued_tokens": 901}, "queue_full"),
+        ({"num_queued_tokens": 10**12}, "queue_full"),
         ({"log_full": True}, "log_full"),
     ],
 )
 def test_rule_13_refuses_early_with_503_and_a_time_to_retry(load: dict[str, Any], code: str) -> None:
     view = ShardView(0.0)
     view.on_heartbeat(heartbeat(**load), 1.0)
-    refusal = view.refusal(1.1, **LIMITS)
+    refusal = view.refusal(1.1, num_prompt_tokens=100, **LIMITS)
     assert refusal is not None
     assert (refusal.status, refusal.code) == (503, code)
     assert refusal.retry_after_s is not None and 0 < refusal.retry_after_s <= 30
@@ -41,12 +45,24 @@ def test_rule_13_refuses_early_with_503_and_a_time_to_retry(load: dict[str, Any]
 
 def test_a_burst_between_heartbeats_counts() -> None:
     view = ShardView(0.0)
-    view.on_heartbeat(heartbeat(num_waiting=8), 1.0)
-    view.num_accepted = 2
+    view.on_heartbeat(heartbeat(num_queued_reqs=8), 1.0)
+    view.on_accepting(5)
+    view.on_accepting(5)
     refusal = view.refusal(1.1, **LIMITS)
     assert refusal is not None and refusal.code == "queue_full"
-    view.on_heartbeat(heartbeat(num_waiting=8), 1.2)
+    view.on_heartbeat(heartbeat(num_queued_reqs=8), 1.2)
     assert view.refusal(1.2, **LIMITS) is None
+
+
+def test_tokens_of_a_burst_between_heartbeats_count() -> None:
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(), 1.0)
+    view.on_accepting(600)
+    assert view.refusal(1.1, num_prompt_tokens=400, **LIMITS) is None
+    refusal = view.refusal(1.1, num_prompt_tokens=401, **LIMITS)
+    assert refusal is not None and refusal.code == "queue_full"
+    view.on_heartbeat(heartbeat(), 1.2)
+    assert view.refusal(1.2, num_prompt_tokens=401, **LIMITS) is None
 
 
 def test_a_silent_leader_is_borne_for_a_while() -> None:

@@ -138,7 +138,8 @@ async def test_refusals_reach_the_client_with_the_four_keys(
     ("load", "code"),
     [
         (ShardLoad(num_workers=0), "no_worker"),
-        (ShardLoad(num_workers=1, num_waiting=100), "queue_full"),
+        (ShardLoad(num_workers=1, num_queued_reqs=100), "queue_full"),
+        (ShardLoad(num_workers=1, num_queued_tokens=1000), "queue_full"),
         (ShardLoad(num_workers=1, log_full=True), "log_full"),
     ],
 )
@@ -146,7 +147,7 @@ async def test_rule_13_what_the_leader_says_is_refused_early(
     nats_server: NatsServer, load: ShardLoad, code: str
 ) -> None:
     log = memory_log()
-    async with running(nats_server, log, max_num_queued=100) as run:
+    async with running(nats_server, log, max_num_queued_reqs=100, max_num_queued_tokens=1000) as run:
         await run.load(load)
         answer = await (await run.ask(subjects.INFER, ASK)).next()
         assert (answer["status"], answer["error"]["code"]) == (503, code)

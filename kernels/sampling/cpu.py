@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.sampling.philox import gumbel
-from kernels.sampling.rows import Row, Sampled, TokenLogprobs, blocked_ids, has_penalties, id_out_of_range, is_greedy
+from kernels.sampling.rows import (
+    NOT_FINITE,
+    Row,
+    Sampled,
+    TokenLogprobs,
+    blocked_ids,
+    has_penalties,
+    id_out_of_range,
+    is_greedy,
+)
 
 # Tokens this many nats below the likeliest are left out of the first try at top-p: their whole mass is tiny.
 _TOP_P_NATS = 12.0
@@ -25,12 +34,13 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Sampled:
     is left to sample.
     """
     vocab_size = logits.shape[1]
-    likeliest, greedy_tokens = logits.max(dim=-1)
-    finite = torch.isfinite(likeliest).tolist()
+    greedy_tokens = logits.argmax(dim=-1)
+    # one NaN or infinity makes the sum one, and a sum costs a tenth of a look at each number
+    finite = torch.isfinite(logits.sum(dim=-1)).tolist()
     result = Sampled(tokens=greedy_tokens.numpy().astype(np.int32), logprobs=[None] * len(rows))
     for index, row in enumerate(rows):
         if not finite[index]:
-            result.errors[index] = "the model's logits are not finite numbers"
+            result.errors[index] = NOT_FINITE
             continue
         stranger = id_out_of_range(row, vocab_size)
         if stranger is not None:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from kernels.sampling import GREEDY_BELOW
 
+NOT_FINITE = "the model's logits are not finite numbers"
+
 
 class Parameters(Protocol):
     """Resolved sampling parameters of a request, named as OpenAI and vLLM name them.

@@ -41,6 +41,14 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     num_threads: Annotated[
         int, msgspec.Meta(description="cpu engine: threads of one step; 0: torch's own choice", ge=0)
     ] = 0
+    engine_stuck_s: Annotated[
+        float,
+        msgspec.Meta(description="seconds for a fenced step to end; then the worker exits, to be started again", gt=0),
+    ] = 10.0
+    loop_stuck_s: Annotated[
+        float,
+        msgspec.Meta(description="seconds that the event loop may stand still (GIL held); then it exits; 0: any", ge=0),
+    ] = 60.0
     fake_step_ms: Annotated[float, msgspec.Meta(description="fake engine: milliseconds of one step", ge=0)] = 5.0
     fake_mode: Annotated[
         Literal["pure", "chained"],
@@ -49,7 +57,22 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     test_drop_frames: Annotated[
         float, msgspec.Meta(description="for tests: share of frames that are lost on their way to the log", ge=0, lt=1)
     ] = 0.0
+    test_poison: Annotated[
+        str, msgspec.Meta(description="for tests: text in a prompt that kills the worker when the step with it runs")
+    ] = ""
+    test_nan_share: Annotated[
+        float, msgspec.Meta(description="for tests: share of rows whose logits are no finite numbers", ge=0, le=1)
+    ] = 0.0
+    test_oom_share: Annotated[
+        float, msgspec.Meta(description="for tests: share of steps that find no memory", ge=0, le=1)
+    ] = 0.0
     test_hang_step: Annotated[
         int, msgspec.Meta(description="for tests: number of the step since start that hangs; 0: none", ge=0)
     ] = 0
-    test_hang_s: Annotated[float, msgspec.Meta(description="for tests: seconds that it hangs", ge=0)] = 6.0
+    test_hang_s: Annotated[
+        float, msgspec.Meta(description="for tests: seconds that it hangs; 0: for ever", ge=0, le=1e6)
+    ] = 6.0
+    test_hang_kind: Annotated[
+        Literal["sleep", "spin", "gil"],
+        msgspec.Meta(description="for tests: it sleeps, spins in Python, or keeps the GIL so that all threads stop"),
+    ] = "sleep"

@@ -9,24 +9,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Literal
 
 from structlog.typing import FilteringBoundLogger
 
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.engine.interface import Engine, StepInput, StepOutput
-from services.worker.engine.isolation import EngineBroken, step_one_by_one
+from services.worker.engine.isolation import EngineBroken, is_out_of_memory, step_one_by_one
 from shared.messages.codec import encode
 from shared.messages.pipeline import Rows
 
 MAX_FAILURES_IN_A_ROW = 3
 _NO_OUTPUT = 0
 
+Failure = Literal["exception", "out_of_memory"]
+
 
 @dataclass(slots=True)
 class StepDone:
     """A step was computed. data: the frame, encoded. wait_s: how long its plan was waited for, None if it continues
-    no sequence; step_s: the engine's time; num_sequences: held after it."""
+    no sequence; step_s: the engine's time; num_sequences: held after it; failure: why its sequences had to be computed
+    one by one, None if they had not."""
 
     frame: Rows
     data: bytes
@@ -34,6 +38,7 @@ class StepDone:
     num_sequences: int
     step_s: float
     wait_s: float | None
+    failure: Failure | None = None
 
 
 @dataclass(slots=True)
@@ -72,9 +77,6 @@ class EngineThread:
         executor: PlanExecutor,
         deliver: Callable[[Outcome], None],
         log: FilteringBoundLogger,
-        *,
-        hang_step: int = 0,
-        hang_s: float = 0.0,
     ) -> None:
         self.begun = (0, 0)
         self.newest_epoch = 0
@@ -82,9 +84,7 @@ class EngineThread:
         self._executor = executor
         self._deliver = deliver
         self._log = log
-        self._hang_step = hang_step
-        self._hang_s = hang_s
-        self._num_steps = 0
+        self._busy_since_s: float | None = None
         self._failures_in_a_row = 0
         self._tasks: SimpleQueue[PlanColumns | int | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -102,6 +102,12 @@ class EngineThread:
         self.newest_epoch = epoch
         self._tasks.put(epoch)
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the task at hand has taken so far, 0 without one; for any thread to ask."""
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else time.perf_counter() - since_s
+
     def stop(self, timeout_s: float) -> bool:
         """End after the tasks at hand; whether it has ended in time."""
         self._tasks.put(None)
@@ -115,10 +121,14 @@ class EngineThread:
                 task = self._tasks.get()
                 if task is None:
                     return
+                now_s = time.perf_counter()
+                self._busy_since_s = now_s
                 if isinstance(task, int):
-                    self._deliver(EpochOpened(task, *self._executor.open_epoch()))
+                    outcome: Outcome = EpochOpened(task, *self._executor.open_epoch())
                 else:
-                    self._deliver(self._run_plan(task, time.perf_counter() - waiting_since_s))
+                    outcome = self._run_plan(task, now_s - waiting_since_s)
+                self._busy_since_s = None
+                self._deliver(outcome)
         except BaseException as error:  # the thread is the process's reason to be: nothing may end it unseen
             self._deliver(EngineFailed(error))
 
@@ -126,16 +136,13 @@ class EngineThread:
         if plan.epoch != self.newest_epoch:
             return StepDropped(plan.epoch, plan.step)
         self.begun = (plan.epoch, plan.step)
-        self._num_steps += 1
-        if self._num_steps == self._hang_step:
-            time.sleep(self._hang_s)
         step = self._executor.begin(plan)
         begun_s = time.perf_counter()
-        output, failed = self._compute(step)
+        output, failure = self._compute(step)
         step_s = time.perf_counter() - begun_s
         if plan.epoch != self.newest_epoch:
             return StepDropped(plan.epoch, plan.step)
-        frame = self._executor.finish(step, output, failed)
+        frame = self._executor.finish(step, output)
         return StepDone(
             frame=frame,
             data=encode(frame),
@@ -143,21 +150,25 @@ class EngineThread:
             num_sequences=len(self._executor.table),
             step_s=step_s,
             wait_s=wait_s if plan.num_sequences > len(plan.plan.new) else None,
+            failure=failure,
         )
 
-    def _compute(self, step: Step) -> tuple[StepOutput, dict[int, str]]:
+    def _compute(self, step: Step) -> tuple[StepOutput, Failure | None]:
         if step.batch is None:
-            return StepOutput(self._executor.table.last_token[:_NO_OUTPUT]), {}
+            return StepOutput(self._executor.table.last_token[:_NO_OUTPUT]), None
         try:
             output = self._engine.step(step.batch)
-        except Exception:
-            self._log.exception("the step failed; trying its sequences one by one", step=step.number)
-            return self._recover(step.batch)
-        self._failures_in_a_row = 0
-        return output, {}
+        except Exception as error:
+            failure: Failure = "out_of_memory" if is_out_of_memory(error) else "exception"
+            self._log.exception("the step failed; trying its sequences one by one", step=step.number, failure=failure)
+        else:
+            self._failures_in_a_row = 0
+            return output, None
+        # Not before the error is gone: it keeps the failed step's memory, which may be what is lacking.
+        return self._recover(step.batch, failure), failure
 
-    def _recover(self, batch: StepInput) -> tuple[StepOutput, dict[int, str]]:
+    def _recover(self, batch: StepInput, failure: Failure) -> StepOutput:
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-            raise EngineBroken(f"{self._failures_in_a_row} steps in a row failed")
+            raise EngineBroken(f"{self._failures_in_a_row} steps in a row failed ({failure})")
         return step_one_by_one(self._engine, batch)

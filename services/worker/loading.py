@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
+from services.worker.engine.faults import Faults, FaultyEngine
 from services.worker.engine.interface import Engine
 from services.worker.engine.threads import sleep_while_waiting
 from shared.repository.errors import ModelError
@@ -26,7 +30,28 @@ def load_engine(config: WorkerConfig) -> Engine:
         model = repository.open(config.model, version) if version else repository.ensure(config.model)
     except ModelError as error:
         raise StartError(str(error)) from error
-    return load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)
+    engine = load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)
+    faults = _faults(model, config)
+    return FaultyEngine(engine, faults) if faults.is_any else engine
+
+
+def _faults(model: StoredModel, config: WorkerConfig) -> Faults:
+    """Those of the test switches."""
+    return Faults(
+        poison=_poison(model, config.test_poison) if config.test_poison else (),
+        nan_share=config.test_nan_share,
+        oom_share=config.test_oom_share,
+        hang_step=config.test_hang_step,
+        hang_s=config.test_hang_s,
+        hang_kind=config.test_hang_kind,
+    )
+
+
+def _poison(model: StoredModel, text: str) -> list[NDArray[np.int32]]:
+    """The text's token ids; a word has other ids at the beginning of a text than after a blank."""
+    tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
+    encodings = tokenizer.encode_batch([text, f" {text}"], add_special_tokens=False)
+    return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
 
 def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:

@@ -35,7 +35,7 @@ class Distribution:
 
 
 class WorkerMetrics(Collector):
-    """One per process; tests pass a registry of their own. messages_dropped counts by reason."""
+    """One per process; tests pass a registry of their own. steps_failed and messages_dropped count by reason."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.step_seconds = Distribution(_STEP_S)
@@ -48,6 +48,7 @@ class WorkerMetrics(Collector):
         self.num_rows = 0
         self.num_row_errors = 0
         self.num_epochs = 0
+        self.steps_failed: Counter[str] = Counter()
         self.messages_dropped: Counter[str] = Counter()
         registry.register(self)
 
@@ -69,9 +70,11 @@ class WorkerMetrics(Collector):
             ("epochs", "Epochs opened by a leader.", self.num_epochs),
         ):
             yield CounterMetricFamily(f"tokenbus_worker_{name}", text, value=value)
-        dropped = CounterMetricFamily(
-            "tokenbus_worker_messages_dropped", "Messages that were not used.", labels=["reason"]
-        )
-        for reason, count in sorted(self.messages_dropped.items()):
-            dropped.add_metric([reason], count)
-        yield dropped
+        for name, text, counts in (
+            ("steps_failed", "Steps that raised and were computed sequence by sequence.", self.steps_failed),
+            ("messages_dropped", "Messages that were not used.", self.messages_dropped),
+        ):
+            family = CounterMetricFamily(f"tokenbus_worker_{name}", text, labels=["reason"])
+            for reason, count in sorted(counts.items()):
+                family.add_metric([reason], count)
+            yield family

@@ -15,10 +15,13 @@ from services.worker.core.frame_window import Frame, FrameWindow
 from services.worker.core.oversize import without_rows
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
+from services.worker.core.stuck_clock import StuckClock
 from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
+from services.worker.native_threads import run_in_daemon_thread
+from services.worker.watchdog import keep_watch
 from shared import subjects
 from shared.block_hash import HASH_BYTES
 from shared.bus.nats_log import NatsLog
@@ -52,14 +55,23 @@ _decode_ack = msgspec.json.Decoder(_PubAck).decode
 async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
     host.health = lambda: Health(False, {"state": "loading", "model": config.model})
-    engine = await asyncio.to_thread(load_engine, config)
-    if host.stopping.is_set():
+    engine = await host.unless_stopping(run_in_daemon_thread(load_engine, config))
+    if engine is None:
         return
     host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
-    await asyncio.to_thread(engine.warm_up)
-    log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
-    if log is not None:
-        await Worker(host, config, engine, log, WorkerMetrics()).run()
+    # Only from here: importing large libraries may keep the GIL for long.
+    watching = asyncio.create_task(keep_watch(config.loop_stuck_s))
+    try:
+        await host.unless_stopping(run_in_daemon_thread(engine.warm_up))
+        log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
+        if log is not None:
+            await Worker(host, config, engine, log, WorkerMetrics()).run()
+    finally:
+        watching.cancel()
+
+
+class EngineStuck(RuntimeError):
+    """A step does not end although its epoch is over: nothing but the end of the process ends it."""
 
 
 class Worker:
@@ -87,9 +99,8 @@ class Worker:
             executor,
             self._deliver,
             host.log,
-            hang_step=config.test_hang_step,
-            hang_s=config.test_hang_s,
         )
+        self._stuck = StuckClock(config.engine_stuck_s)
         self._num_submitted = 0
         self._opening = 0
         self._finished = 0
@@ -123,7 +134,8 @@ class Worker:
         finally:
             beating.cancel()
             stopping.cancel()
-        await asyncio.to_thread(self._thread.stop, ENGINE_STOP_S)
+        if not await asyncio.to_thread(self._thread.stop, ENGINE_STOP_S):
+            self._host.log.warning("leaving while a step still runs", step=self._thread.begun)
 
     async def _beat(self) -> None:
         """Heartbeats and whatever is overdue; the engine's steps never hold this up."""
@@ -134,6 +146,12 @@ class Worker:
                 next_beat_s = now_s + HEARTBEAT_S
                 self._send_heartbeat()
             self._send_again(self.window.take_overdue(now_s))
+            if self._stuck.is_over(now_s, self._opening):
+                epoch, step = self._thread.begun
+                raise EngineStuck(
+                    f"step {step} of epoch {epoch} still runs {self._stuck.limit_s:g} s after epoch {self._opening} "
+                    f"was announced, {self._thread.busy_s:.1f} s in all"
+                )
             await asyncio.sleep(TICK_S)
 
     async def _drain(self, beating: "asyncio.Task[None]") -> None:
@@ -282,6 +300,8 @@ class Worker:
         metrics.step_seconds.observe(done.step_s)
         metrics.num_sequences = done.num_sequences
         metrics.num_frames_outstanding = self.window.num_outstanding
+        if done.failure is not None:
+            metrics.steps_failed[done.failure] += 1
         if done.wait_s is not None:
             metrics.wait_seconds.observe(done.wait_s)
 
@@ -343,8 +363,10 @@ class Worker:
             self._host.log.warning("malformed message dropped", detail=detail)
 
     def _health(self) -> Health:
+        is_stuck = self._thread.busy_s > self._config.engine_stuck_s
+        state = "stuck" if is_stuck else "opening an epoch" if self._opening else "serving"
         details: dict[str, object] = {
-            "state": "leaving" if self._leaving else "serving",
+            "state": "leaving" if self._leaving else state,
             "device": self._engine.device,
             "model": self._engine.model,
             "model_version": self._engine.model_version,
@@ -353,4 +375,5 @@ class Worker:
             "log": self.window.refusal or "ok",
             "frames_outstanding": self.window.num_outstanding,
         }
-        return Health(self.window.refusal is None and not self._failed.done(), details)
+        is_well = self.window.refusal is None and not self._failed.done()
+        return Health(is_well and state == "serving", details)

@@ -261,6 +261,6 @@ def test_a_sequence_that_failed_as_a_whole_is_an_error_even_without_a_row() -> N
     executor = make_executor()
     plan = make_plan(EPOCH, 1, [Item(1, 0, 2, [1, 2], -1, [0]), Item(2, 0, 2, [3, 4], 0, [1])], [new(1, 3), new(2, 2)])
     step = executor.begin(PlanColumns(plan))
-    frame = executor.finish(step, StepOutput(np.array([9], dtype=np.int32)), {0: "out of memory"})
+    frame = executor.finish(step, StepOutput(np.array([9], dtype=np.int32), failed={0: "out of memory"}))
     assert frame.errors == [RowError(1, "out of memory")]
     assert [row.sequence for row in rows_of(frame)] == [2]

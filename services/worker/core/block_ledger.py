@@ -28,7 +28,7 @@ class BlockLedger:
         self._known[block] = True
 
     def forget(self, blocks: NDArray[np.int32]) -> None:
-        """These blocks are about to be written."""
+        """These blocks are about to be written, or hold what nobody may use."""
         self._known[blocks] = False
 
     def hash_of(self, block: int) -> bytes | None:

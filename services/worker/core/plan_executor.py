@@ -94,20 +94,19 @@ class PlanExecutor:
         run.flush(num_computed)
         self._run = None
 
-    def finish(self, step: Step, output: StepOutput, failed: dict[int, str] | None = None) -> Rows:
-        """Take the engine's output into the sequences and lay out the frame.
-
-        failed: index in the batch -> reason, sequences that the engine could not compute at all.
-        """
+    def finish(self, step: Step, output: StepOutput) -> Rows:
+        """Take the engine's output into the sequences and lay out the frame."""
         if step.batch is None:
             return Rows(worker=self.worker, epoch=step.epoch, step=step.number, errors=step.errors)
         if step.run is not None:
             tokens = output.tokens.astype(np.int32, copy=False)
-            if not (failed or output.errors) and int(tokens.view(np.uint32).max()) < self.table.vocab_size:
+            if not (output.failed or output.errors) and int(tokens.view(np.uint32).max()) < self.table.vocab_size:
                 return self._finish_foretold(step, step.run, tokens, output.logprobs)
             self._end_run(step.run, step.items.start)
-        errors = self._drop_failed(step, output, failed or {})
+        errors = self._drop_failed(step, output)
         self._extend(step.items, step.batch)
+        if output.spoiled_blocks:
+            self.ledger.forget(np.array(output.spoiled_blocks, dtype=np.int32))
         rows = np.arange(len(step.batch.sampled))
         if errors:
             step.errors.extend(errors)
@@ -158,10 +157,10 @@ class PlanExecutor:
             errors=step.errors,
         )
 
-    def _drop_failed(self, step: Step, output: StepOutput, failed: dict[int, str]) -> list[RowError]:
+    def _drop_failed(self, step: Step, output: StepOutput) -> list[RowError]:
         """Finish the sequences that the engine failed on, by batch index, by row, or by an id out of range."""
         batch = step.batch
-        reasons = dict(failed)
+        reasons = dict(output.failed)
         if batch is None:
             return []
         for row, reason in output.errors.items():

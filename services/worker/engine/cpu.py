@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.paged_attention.plan import plan_attention
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from kernels.sampling.cpu import sample
-from kernels.sampling.rows import TokenLogprobs
+from kernels.sampling.rows import NOT_FINITE, TokenLogprobs
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
 from services.worker.engine.memory import available_memory_bytes, num_kv_blocks
 from services.worker.engine.options import EngineOptions, resolve_dtype, resolve_max_model_len
@@ -30,7 +30,10 @@ class CpuEngine:
     """A model in memory with its KV cache. Called from one thread at a time.
 
     kv_cache: [layers, 2, num_blocks, block_size, K, D], keys then values. Its memory is claimed at start but touched
-    only as blocks are written. Stale contents, NaN included, are never read beyond a sequence's own tokens.
+    only as blocks are written. Stale contents, NaN included, are never read beyond a sequence's own tokens, so the
+    blocks of a sequence that came out as NaN need no cleaning: whoever gets them writes before it reads. Only as cache
+    they must never be found: its sequence fails in the very step that computes the first NaN, before any of the blocks
+    has a name.
     """
 
     device = "cpu"
@@ -89,20 +92,30 @@ class CpuEngine:
     def step(self, batch: StepInput) -> StepOutput:
         """Computes all tokens of the batch, writes their KV, samples the rows asked for.
 
-        Raises IndexError on a position, slot or block beyond the engine's; a row whose logits are not numbers fails
-        alone.
+        Raises IndexError on a position, slot or block beyond the engine's; a sequence whose values are not finite
+        numbers fails alone.
         """
-        sampled = sample(self.compute_logits(batch), batch.rows)
+        logits, residual = self._compute(batch)
+        sampled = sample(logits, batch.rows)
         logprobs = [None if report is None else _to_message(report) for report in sampled.logprobs]
-        return StepOutput(
+        output = StepOutput(
             tokens=sampled.tokens,
             logprobs=logprobs if any(logprobs) else [],
             errors=sampled.errors,
         )
+        if len(batch.token_ids) > len(batch.sampled):  # else every token has a row of logits, which tells
+            output.failed = _not_finite(residual, batch.cu_seqlens_q)
+        if output.errors or output.failed:
+            output.spoiled_blocks = self._spoiled_blocks(batch, output)
+        return output
 
     @torch.inference_mode()
     def compute_logits(self, batch: StepInput) -> Tensor:
         """step without the sampling: writes the KV of all tokens, returns float32 [R, vocabulary] for the rows."""
+        return self._compute(batch)[0]
+
+    def _compute(self, batch: StepInput) -> tuple[Tensor, Tensor]:
+        """Logits of the rows and residual of all tokens; see Decoder."""
         plans = {
             window: plan_attention(
                 batch.cu_seqlens_q, batch.context_lens, batch.block_tables, self.block_size, self.dtype, window
@@ -122,6 +135,14 @@ class CpuEngine:
             torch.from_numpy(last_tokens[batch.sampled]),
         )
 
+    def _spoiled_blocks(self, batch: StepInput, output: StepOutput) -> list[int]:
+        """Of the blocks of failed sequences those with values that are not finite, whoever wrote them."""
+        failed = {*output.failed, *(int(batch.sampled[row]) for row in output.errors)}
+        used = -(-batch.context_lens // self.block_size)
+        blocks = sorted({block for index in failed for block in batch.block_tables[index, : used[index]].tolist()})
+        finite = torch.isfinite(self._kv_cache[:, :, torch.tensor(blocks)]).all(dim=5).all(dim=4).all(dim=3)
+        return [block for block, is_finite in zip(blocks, finite.all(dim=1).all(dim=0), strict=True) if not is_finite]
+
 
 def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
     """Sequences of new tokens only, whose keys and values go nowhere; what comes out means nothing."""
@@ -138,6 +159,13 @@ def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
         sampled=np.arange(num_sequences, dtype=np.int32),
         rows=[RowSampling(sampling=sampling, position=0, num_prompt_tokens=1) for _ in range(num_sequences)],
     )
+
+
+def _not_finite(residual: Tensor, cu_seqlens_q: NDArray[np.int32]) -> dict[int, str]:
+    """Sequences with a token whose values are not finite; residual: float32 [T, hidden size]."""
+    tokens = torch.isfinite(residual.sum(dim=1)).logical_not().nonzero().squeeze(1).numpy()
+    sequences = np.searchsorted(cu_seqlens_q, tokens, side="right") - 1
+    return dict.fromkeys(sequences.tolist(), NOT_FINITE)
 
 
 def _to_message(report: TokenLogprobs) -> RowLogprobs:

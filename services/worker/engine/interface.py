@@ -50,12 +50,19 @@ class StepInput:
 
 @dataclass(slots=True)
 class StepOutput:
-    """tokens: int32 [R], undefined where errors has the row. logprobs: empty, or one entry a row (None: not asked for).
-    errors: row -> reason (NaN logits, out of memory); only these rows failed."""
+    """tokens: int32 [R], undefined where a row failed. logprobs: empty, or one entry a row (None: not asked for).
+
+    errors: row -> reason, rows without a token (NaN logits). failed: index of the sequence in the batch -> reason,
+    sequences that were not computed at all or whose new keys and values are not finite numbers, sampled or not. Only
+    these failed. spoiled_blocks: block ids of failed sequences that hold values which are not finite numbers; nobody
+    may ever find them as cache.
+    """
 
     tokens: NDArray[np.int32]
     logprobs: list[RowLogprobs | None] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    spoiled_blocks: list[int] = field(default_factory=list)
 
 
 class Engine(Protocol):

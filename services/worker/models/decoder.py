@@ -29,11 +29,13 @@ class Decoder:
         """The sliding windows of the layers: each needs an attention plan of its own."""
         return {layer.attention.sliding_window for layer in self.layers}
 
-    def __call__(self, token_ids: Tensor, step: StepContext, kv_cache: Tensor, rows: Tensor) -> Tensor:
-        """Computes all tokens, writes their keys and values, returns float32 logits [R, vocabulary] of some rows.
+    def __call__(self, token_ids: Tensor, step: StepContext, kv_cache: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes all tokens, writes their keys and values, returns float32 logits [R, vocabulary] of some rows and
+        the float32 residual [T, hidden size] that the last feed-forward reads.
 
         token_ids: int64 [T]. kv_cache: [layers, 2, N, B, K, D], keys then values. rows: int64 [R], indices into T.
-        An id that is not in the vocabulary turns its own sequence's logits into NaN, nobody else's.
+        An id that is not in the vocabulary turns its own sequence's logits into NaN, nobody else's. A residual only
+        grows by sums, so a token whose residual is finite here has finite keys and values in every layer.
         """
         residual = self._embed(token_ids)
         normed = self.layers[0].attention_norm(residual)
@@ -45,7 +47,7 @@ class Decoder:
             if next_norm is not None:
                 normed = next_norm.after_adding(advanced, residual)
         sampled = self.final_norm.after_adding(advanced[rows], residual[rows])
-        return self._logits(sampled)
+        return self._logits(sampled), residual
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """float32 [R, vocabulary] for hidden [R, hidden size].

@@ -1,0 +1,51 @@
+"""Threads that may be deep in native code when the process is told to leave.
+
+Nothing in Python can stop such a thread: neither its own pool nor the interpreter's end may wait for it, and an
+interpreter that is torn down under it may crash.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_daemon_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """asyncio.to_thread, but neither a cancellation nor the end of the process waits for the work."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # T may well be None
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as raised:  # whatever it is, it belongs to the one who waits
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await done
+
+
+def leave(status: int) -> NoReturn:
+    """End the process with this status; at once if a daemon thread still runs."""
+    if any(thread.daemon for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    raise SystemExit(status)

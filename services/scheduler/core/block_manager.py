@@ -121,6 +121,14 @@ class BlockManager:
         block.hash = name
         self._cached[name] = block
 
+    def forget(self, table: Sequence[int]) -> None:
+        """Nobody finds the contents of these blocks any more; who holds them goes on."""
+        for block_id in table:
+            block = self._blocks[block_id]
+            if block.hash is not None:
+                del self._cached[block.hash]
+                block.hash = None
+
     def load(self, contents: Iterable[tuple[int, bytes]]) -> int:
         """Take over what a worker reports to hold (rule 10), oldest first; how many contents were new.
 

@@ -190,6 +190,8 @@ class Scheduler:
         state = sequence.state
         if stop >= sequence.next_name_at and state.reason != "error":
             worker.name_blocks(sequence, stop)
+        if state.reason == "error":
+            worker.blocks.forget(sequence.block_table)  # perhaps for what lies in them: the next one computes it anew
         if state.end is not None:
             self.end(state.id)
         elif position < 0:

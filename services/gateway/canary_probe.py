@@ -36,12 +36,13 @@ class CanaryProbe:
         self._owner = owner
         self._log = log
         self._asking: set[asyncio.Task[None]] = set()
-        self._requests: dict[str, tuple[str, PromptRequest]] = {}
+        self._request_ids: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to watch."""
         self._watching = asyncio.create_task(self._watch())
+        self._watching.add_done_callback(self._on_watch_over)
 
     async def stop(self) -> None:
         """Send no more; what is on its way is cancelled."""
@@ -55,6 +56,11 @@ class CanaryProbe:
         return self.canaries.states(time.monotonic())
 
     # ---- when to ask
+
+    def _on_watch_over(self, task: "asyncio.Task[None]") -> None:
+        """A gateway that no longer knows whether it works must not go on saying so."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._pipeline.bus.fatal(error)
 
     async def _watch(self) -> None:
         while True:
@@ -72,8 +78,7 @@ class CanaryProbe:
             if canaries.on_tokens(model, self._metrics.of_model(model).num_generation_tokens, now):
                 shard.on_work(now)
         for model in canaries.to_cancel(now, shard.advanced_at):
-            request_id, _ = self._requests[model]
-            pipeline.cancel(request_id, pipeline.shard)
+            pipeline.cancel(self._request_ids[model], pipeline.shard)
         if pipeline.readiness.missing(now):
             return
         num_readers = pipeline.hub.attachments.num_streams - canaries.num_in_flight
@@ -88,23 +93,29 @@ class CanaryProbe:
     async def _ask(self, model: str, card: ModelCard) -> None:
         """One canary from its sending to its end, whatever that is."""
         request = canary_request(card, secrets.token_hex(RANDOM_BYTES), self._owner, time.time())
-        ended: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[EndReason | RequestError] = asyncio.get_running_loop().create_future()
         prompt = PromptRequest(self._pipeline, request, 1, functools.partial(_on_delta, ended))
         request_id = request.request_id or ""
-        self._requests[model] = request_id, prompt
+        self._request_ids[model] = request_id
         sent_at = time.monotonic()
-        error = None
+        error = ""
         try:
             async with asyncio.timeout(self.canaries.give_up_s):
                 await prompt.start()
-                outcome = "busy" if await ended == "cancel" else "answered"
+                end = await ended
+            if isinstance(end, RequestError):
+                raise end
+            outcome = "busy" if end == "cancel" else "answered"
         except TimeoutError:
             outcome, error = "failed", "Nothing was heard of it."
         except RequestError as refused:
             is_busy = refused.code in BUSY_CODES or refused.status == 429
             outcome, error = "busy" if is_busy else "failed", f"{refused.status} {refused.message}"
+        except Exception as unforeseen:
+            self._log.exception("a canary failed", request_id=request_id)
+            outcome, error = "failed", repr(unforeseen)
         finally:
-            del self._requests[model]
+            del self._request_ids[model]
             prompt.abandon()
         now = time.monotonic()
         if outcome == "answered":
@@ -113,17 +124,13 @@ class CanaryProbe:
         elif outcome == "busy":
             self.canaries.on_busy(model, now, self._pipeline.readiness.shard.advanced_at)
         else:
-            self.canaries.on_failed(model, error or "", now)
+            self.canaries.on_failed(model, error, now)
         log = self._log.warning if outcome == "failed" else self._log.debug
         log("canary", request_id=request_id, model=model, outcome=outcome, error=error, seconds=round(now - sent_at, 4))
 
 
-def _on_delta(ended: "asyncio.Future[EndReason]", delta: Delta, now: float) -> None:
+def _on_delta(ended: "asyncio.Future[EndReason | RequestError]", delta: Delta, now: float) -> None:
     """The end of the canary; its token needs no look."""
-    if ended.done():
-        return
-    error = failure(delta)
-    if error is not None:
-        ended.set_exception(error)
-    elif delta.end is not None:
-        ended.set_result(delta.end)
+    end = failure(delta) or delta.end
+    if end is not None and not ended.done():
+        ended.set_result(end)

@@ -30,6 +30,14 @@ class GatewayConfig(ServiceConfig, kw_only=True, frozen=True):
             "repeated; none: new ones each time"
         ),
     ] = None
+    canary_interval_s: Annotated[
+        float,
+        msgspec.Meta(
+            description="seconds without text for any client after which the gateway asks the pipeline for one token "
+            "itself, to know whether it works; 0: never",
+            ge=0,
+        ),
+    ] = 5.0
     max_body_bytes: Annotated[int, msgspec.Meta(description="largest request body, packed and unpacked", ge=1024)] = (
         8 * 1024 * 1024
     )

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 
+from services.gateway.canary_probe import CanaryProbe
 from services.gateway.config import GatewayConfig
 from services.gateway.endpoints import Endpoints
 from services.gateway.http.exchange import Exchange
@@ -29,6 +30,7 @@ class Gateway:
         self._num_requests = 0
         self._num_errors = 0
         self.pipeline = Pipeline(host.bus, config.shard, host.log)
+        self.canary = CanaryProbe(self.pipeline, metrics, config.canary_interval_s, host.name, host.log)
         self.endpoints = Endpoints(config, self.pipeline, metrics, self._check_health)
         routes = Routes(host.log, self._on_answered)
         self.endpoints.add_to(routes)
@@ -37,6 +39,7 @@ class Gateway:
     async def start(self) -> None:
         """Listen; OSError when the address is taken."""
         await self.pipeline.start()
+        self.canary.start()
         if self._config.listen_fd:
             await self._hear_of_the_pipeline()
         await self.server.start()
@@ -54,6 +57,9 @@ class Gateway:
             "Messages from the bus that could not be decoded",
             lambda: hub.num_malformed + self.pipeline.num_malformed,
         )
+        canaries = self.canary.canaries
+        self._metrics.follow("tokenbus_canaries", "Canary requests sent", lambda: canaries.num_sent)
+        self._metrics.follow("tokenbus_canaries_failed", "Canary requests that failed", lambda: canaries.num_failed)
         self._host.log.info("serving", url=f"http://{self.server.host}:{self.server.port}")
 
     async def _hear_of_the_pipeline(self) -> None:
@@ -72,6 +78,7 @@ class Gateway:
         self.pipeline.readiness.is_draining = True
         self.endpoints.fail_all(unavailable("This server is shutting down; try again.", code="draining"))
         await self.server.stop(CLOSE_RESERVE_S / 2)
+        await self.canary.stop()
         await self.pipeline.stop(CLOSE_RESERVE_S / 4)
 
     def _check_health(self) -> Health:
@@ -79,15 +86,15 @@ class Gateway:
 
     def _health(self) -> Health:
         now = time.monotonic()
-        missing = self.pipeline.readiness.missing(now)
+        missing = self.pipeline.readiness.lacks(now, self.canary.canaries)
         details: dict[str, object] = {
-            "missing": missing,
+            "canary": self.canary.states(),
             "log_full": self.pipeline.readiness.is_log_full,
             "models": [card.name for card in self.pipeline.models.cards(now)],
             "generations": len(self.endpoints.generations),
             "connections": self.server.num_connections,
         }
-        return Health(not missing and not self.pipeline.readiness.is_log_full, details)
+        return Health(not missing, details, missing)
 
     def _on_answered(self, exchange: Exchange) -> None:
         self._count(exchange.status)

@@ -51,8 +51,8 @@ class Running:
 
 
 async def start_gateway(url: str, stand_in: StandIn, **options: Any) -> Running:
-    """A gateway with these options, started and ready."""
-    config = GatewayConfig(nats=url, port=0, **options)
+    """A gateway with these options, started and ready. Without canaries, which would stand among the requests."""
+    config = GatewayConfig(nats=url, port=0, **{"canary_interval_s": 0, **options})
     host = ServiceHost("gateway", config)
     await host.connect()
     registry = CollectorRegistry()

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from shared.subjects import micro_subjects
+from shared.subjects import MICRO_VERBS, micro_subjects
 
 
 class EndpointCounts(msgspec.Struct):
@@ -49,7 +49,7 @@ class MicroService:
 
     def subjects(self) -> list[str]:
         """All subjects to subscribe to."""
-        return [subject for verb in ("PING", "INFO", "STATS") for subject in micro_subjects(verb, self.name, self.id)]
+        return [subject for verb in MICRO_VERBS for subject in micro_subjects(verb, self.name, self.id)]
 
     def answer(self, subject: str) -> bytes:
         """The JSON answer to a request on one of subjects()."""

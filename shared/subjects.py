@@ -13,6 +13,12 @@ GATEWAY_HEARTBEAT = f"{PREFIX}.heartbeat.gateway"
 TOKENIZER_QUEUE = "tokenizer"
 DETOKENIZER_QUEUE = "detokenizer"
 
+STREAM_NAMES = "$JS.API.STREAM.NAMES"
+ALL_JETSTREAM_API = "$JS.API.>"
+ALL_MICRO = "$SRV.>"
+ALL_HEARTBEATS = f"{PREFIX}.heartbeat.>"
+MICRO_VERBS = ("PING", "INFO", "STATS")
+
 LOG_KINDS = ("req", "out", "fence", "end")
 
 
@@ -134,6 +140,3 @@ def direct_get(stream: str) -> list[str]:
 def flow_control(stream: str) -> str:
     """Where a consumer of the stream hears that its pace suits."""
     return f"$JS.FC.{stream}.>"
-
-
-STREAM_NAMES = "$JS.API.STREAM.NAMES"

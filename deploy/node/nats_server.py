@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from deploy.nats.authorization import ServerSecurity, security_lines, tls_block
+
 BINARY = "nats-server"
 PROBE_TIMEOUT_S = 1.0
 PROBE_PAUSE_S = 0.02
@@ -20,12 +22,22 @@ class NatsServerMissing(RuntimeError):
     """No nats-server binary beside this Python nor on the PATH."""
 
 
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's place in a cluster. routes: host:port of every server's cluster listener."""
+
+    name: str
+    port: int
+    routes: list[str]
+    host: str = "127.0.0.1"
+
+
 class NatsServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the configuration file says.
 
     store_dir: where JetStream keeps its streams. sync_interval: how often stored records reach the disk; nats-server's
     own default is "2m": process kills lose nothing, power loss may. "always" syncs before every acknowledgement.
-    max_payload_bytes: largest message. Times in nats-server's notation ("1s").
+    max_payload_bytes: largest message. Times in nats-server's notation ("1s"). security: None for a server that
+    believes everybody, which must stay on the loopback. cluster: None for a server on its own.
     """
 
     store_dir: Path
@@ -37,11 +49,13 @@ class NatsServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ping_max: int = 2
     write_deadline: str = "2s"
     sync_interval: str = "2m"
+    security: ServerSecurity | None = None
+    cluster: ClusterOptions | None = None
 
     @property
     def url(self) -> str:
         """What clients connect to."""
-        return f"nats://{self.host}:{self.port}"
+        return f"{'tls' if self.security else 'nats'}://{self.host}:{self.port}"
 
 
 def find_binary() -> Path:
@@ -57,6 +71,11 @@ def write_config(path: Path, options: NatsServerOptions) -> None:
     """Write the server's configuration file and make its store directory."""
     options.store_dir.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(config_text(options), encoding="utf-8")
+
+
+def config_text(options: NatsServerOptions) -> str:
+    """The configuration file; it holds no secret."""
     store_dir = msgspec.json.encode(str(options.store_dir)).decode()
     lines = [
         f'host: "{options.host}"',
@@ -72,7 +91,11 @@ def write_config(path: Path, options: NatsServerOptions) -> None:
         f"  sync_interval: {_sync_value(options.sync_interval)}",
         "}",
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if options.security is not None:
+        lines += security_lines(options.security)
+    if options.cluster is not None:
+        lines += _cluster_lines(options.cluster, options.security)
+    return "\n".join(lines) + "\n"
 
 
 def command(config: Path) -> list[str]:
@@ -117,6 +140,20 @@ def wait_ready(host: str, port: int, timeout_s: float) -> bool:
             return True
         time.sleep(PROBE_PAUSE_S)
     return False
+
+
+def _cluster_lines(cluster: ClusterOptions, security: ServerSecurity | None) -> list[str]:
+    scheme = "nats" if security is None else "tls"
+    routes = ", ".join(f'"{scheme}://{route}"' for route in cluster.routes)
+    return [
+        "cluster {",
+        f"  name: {cluster.name}",
+        f'  host: "{cluster.host}"',
+        f"  port: {cluster.port}",
+        f"  routes: [{routes}]",
+        *([] if security is None else tls_block(security)),
+        "}",
+    ]
 
 
 def _sync_value(interval: str) -> str:

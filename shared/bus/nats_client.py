@@ -85,6 +85,13 @@ class DirectClient(NatsClient):
         await self._error_cb(error)
         await self._process_op_err(error)
 
+    async def _process_connect_init(self) -> None:
+        await super()._process_connect_init()
+        transport = self._socket()
+        if transport is not None and transport.get_extra_info("ssl_object") is not None:
+            protocol: Any = transport.get_protocol()
+            protocol._over_ssl = True  # as asyncio's own start_tls does; without it every end logs a warning
+
     async def _connect_to_server(self, s: Any) -> None:
         self.cut()
         await super()._connect_to_server(s)

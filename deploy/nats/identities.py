@@ -1,0 +1,104 @@
+"""Keys and certificates of a secured bus in one folder, made once.
+
+ca.pem, ca.key                  the authority; its key signs new certificates and is needed for nothing else
+<server>.pem, <server>.key      of each nats-server, good for the hosts under which it is reached
+<role>.seed                     nkey seed that the role signs in with
+<role>.pem, <role>.key          client certificate of the role
+
+All but ca.pem and the certificates are secrets (mode 0600, the folder 0700). A process needs ca.pem and the three files
+of its own role, nothing more.
+"""
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import nkeys
+
+from deploy.nats.certificates import Pair, hosts_of, issue, make_authority
+from deploy.nats.permissions import ROLES
+
+AUTHORITY = "ca"
+
+
+class Identities:
+    """The folder. Everything blocks; OSError where files cannot be read or written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def make(self, roles: Iterable[str] = ROLES) -> None:
+        """Make what is missing: the authority, and seed and certificate of each role."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        if not self._has_pair(AUTHORITY):
+            self._write_pair(AUTHORITY, make_authority("Tokenbus authority"))
+        for role in roles:
+            if not self.seed_file(role).exists():
+                _write_secret(self.seed_file(role), make_seed())
+            if not self._has_pair(role):
+                self._write_pair(role, issue(self._pair(AUTHORITY), f"tokenbus {role}"))
+
+    def make_server(self, name: str, hosts: Sequence[str]) -> None:
+        """Make a server's certificate unless there is one that is good for these hosts."""
+        if not self._has_pair(name) or not set(hosts) <= hosts_of(self.certificate(name).read_bytes()):
+            self._write_pair(name, issue(self._pair(AUTHORITY), name, hosts))
+
+    @property
+    def authority(self) -> Path:
+        """Certificate of the authority that servers and clients are checked against."""
+        return self.certificate(AUTHORITY)
+
+    def certificate(self, name: str) -> Path:
+        """Certificate of a role or server."""
+        return self.root / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        """Private key of that certificate."""
+        return self.root / f"{name}.key"
+
+    def seed_file(self, role: str) -> Path:
+        """File with the role's nkey seed."""
+        return self.root / f"{role}.seed"
+
+    def public_key(self, role: str) -> str:
+        """The nkey that servers know the role by."""
+        pair = nkeys.from_seed(bytearray(self.seed_file(role).read_bytes().strip()))
+        public: str = pair.public_key.decode()
+        pair.wipe()
+        return public
+
+    def options(self, role: str) -> dict[str, str]:
+        """The options of a process of this role (shared.config.NatsIdentity)."""
+        return {
+            "nats_nkey_seed_file": str(self.seed_file(role)),
+            "nats_ca_file": str(self.authority),
+            "nats_cert_file": str(self.certificate(role)),
+            "nats_key_file": str(self.key(role)),
+        }
+
+    def _has_pair(self, name: str) -> bool:
+        return self.certificate(name).exists() and self.key(name).exists()
+
+    def _pair(self, name: str) -> Pair:
+        return Pair(self.certificate(name).read_bytes(), self.key(name).read_bytes())
+
+    def _write_pair(self, name: str, pair: Pair) -> None:
+        _write_secret(self.key(name), pair.key)
+        self.certificate(name).write_bytes(pair.certificate)
+
+
+def make_seed() -> bytes:
+    """A new nkey seed of a user."""
+    seed: bytes = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
+    return seed
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """Whole at once, and never readable by others."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data + (b"" if data.endswith(b"\n") else b"\n"))
+    draft.replace(path)

@@ -1,75 +1,17 @@
 """A term of leadership over a fold that the test feeds: what is sent, what goes into the log."""
 
-from collections.abc import Callable
-
 import pytest
 
-from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.worker_link import LinkState
-from services.scheduler.leader import Leader, LeaderPorts
 from shared.block_hash import HASH_BYTES
-from shared.logs import get_logger
-from shared.messages.control import CacheReport, WorkerHeartbeat
+from shared.messages.control import CacheReport
 from shared.messages.packed import pack_tokens
 from shared.messages.pipeline import Done, End, Fence
-from tests.log.records import FoldUnderTest, request, rows
+from shared.queue_limits import QueueLimits
+from tests.log.records import PROMPT, FoldUnderTest, request, rows
+from tests.scheduler.leader_term import Term, heartbeat
 
 RID = "a" * 32
-BLOCK_SIZE = 4
-
-
-def heartbeat(worker: str, epoch: int, num_blocks: int) -> WorkerHeartbeat:
-    return WorkerHeartbeat(
-        worker=worker,
-        epoch=epoch,
-        next_plan=1,
-        started=0,
-        finished=0,
-        idle=True,
-        leaving=False,
-        model="m",
-        model_version="1",
-        num_blocks=num_blocks,
-        block_size=BLOCK_SIZE,
-        max_num_seqs=4,
-        max_num_batched_tokens=32,
-        max_model_len=128,
-    )
-
-
-class Term:
-    """A leader that has just taken over; what it appends is kept, and folded by fold_appended."""
-
-    def __init__(self, fold: FoldUnderTest) -> None:
-        self.fold = fold
-        self.now = 100.0
-        self.records: list[End | Done] = []
-        self.fenced: list[str] = []
-        fold.feed(Fence(kind="takeover", leader="s2"))
-        ports = LeaderPorts(
-            send=lambda subject, data: None,
-            send_plan=lambda subject, data: None,
-            append=lambda records: self.records.extend(record for record, _ in records),
-            fence=self._fence,
-            max_plan_bytes=lambda: 2**20,
-        )
-        self.leader = Leader(fold, Scheduler(), ports, get_logger())
-        self.leader.start([], self.now)
-
-    def _fence(self, worker: str, answered: Callable[[bool], None]) -> None:
-        self.fenced.append(worker)
-
-    def join(self, worker: str, num_blocks: int) -> None:
-        """A worker comes and reports an empty cache."""
-        epoch = self.fold.epoch_of(worker)
-        self.leader.on_worker_heartbeat(heartbeat(worker, epoch, num_blocks), self.now)
-        self.leader.on_cache_report(CacheReport(worker=worker, epoch=epoch), self.now)
-
-    def fold_appended(self) -> None:
-        """What was appended becomes part of the log; what follows from it is appended next time."""
-        records, self.records = self.records, []
-        for record in records:
-            self.leader.on_change(self.fold.feed(record), self.now)
 
 
 def begun(num_choices: int, num_tokens: int, **sampling: object) -> FoldUnderTest:
@@ -161,3 +103,88 @@ def test_a_cache_report_with_foreign_blocks_is_no_cache(block_id: int) -> None:
     term.leader.on_cache_report(report, term.now)
     assert term.leader.links["w1"].state is LinkState.OPEN
     assert term.leader.core.check_integrity() == []
+
+
+def ids(term: Term) -> list[str]:
+    return [record.request_id for record in term.records if isinstance(record, End)]
+
+
+@pytest.mark.parametrize("limits", [QueueLimits(max_num_reqs=2), QueueLimits(max_num_tokens=2 * len(PROMPT))])
+def test_rule_13_the_queue_takes_what_its_limits_allow_and_rejects_the_next_with_a_code(limits: QueueLimits) -> None:
+    term = Term(FoldUnderTest(), limits=limits)
+    for number in range(4):
+        term.feed(request(f"{number:032x}", n=2))
+    assert ids(term) == [f"{number:032x}" for number in (2, 3)]
+    term.fold_appended()
+    for number in range(4):
+        sequences = term.fold.requests[f"{number:032x}"].sequences
+        ends = [(sequence.end, sequence.reason, sequence.code) for sequence in sequences]
+        assert ends == [(None, None, None) if number < 2 else (0, "rejected", "queue_full")] * 2
+    assert [type(record) for record in term.records] == [Done, Done]
+    assert term.leader.load(log_full=False).num_queued_reqs == 2
+
+
+def test_rule_13_room_in_the_queue_is_there_again_once_something_begins_or_ends() -> None:
+    term = Term(FoldUnderTest(), limits=QueueLimits(max_num_reqs=1))
+    first, second, third, fourth = (f"{number:032x}" for number in range(4))
+    term.feed(request(first))
+    term.feed(request(second))
+    assert ids(term) == [second]
+    term.feed(End(request_id=first, reason="cancel"))
+    term.feed(request(third))
+    term.join("w1", num_blocks=32)
+    assert term.num_plans and term.leader.load(log_full=False).num_queued_reqs == 0
+    term.feed(request(fourth))
+    assert ids(term) == [second]
+
+
+def test_rule_13_what_an_earlier_leader_let_in_is_never_rejected_by_the_queues_limits() -> None:
+    fold = FoldUnderTest()
+    fold.feed(Fence(kind="takeover", leader="s1"))
+    for number in range(5):
+        fold.feed(request(f"{number:032x}"))
+    term = Term(fold, limits=QueueLimits(max_num_reqs=2))
+    assert term.records == [] and term.leader.core.num_waiting == 5
+    term.feed(request("f" * 32))
+    assert ids(term) == ["f" * 32]
+
+
+def test_rule_13_sequences_of_a_lost_worker_wait_outside_the_queue() -> None:
+    term = Term(FoldUnderTest(), limits=QueueLimits(max_num_reqs=1))
+    term.join("w1", num_blocks=32)
+    term.feed(request(RID))
+    term.feed(Fence(kind="worker", leader="s2", worker="w1"))
+    load = term.leader.load(log_full=False)
+    assert (load.num_waiting, load.num_queued_reqs, load.num_queued_tokens) == (1, 0, 0)
+    term.feed(request("b" * 32))
+    assert term.records == []
+
+
+def test_rule_07_a_rejection_that_comes_late_cuts_nothing_that_a_later_leader_has_run() -> None:
+    """The record of a leader that is deposed meanwhile ends the request where it stands, not at its beginning."""
+    old = Term(FoldUnderTest(), "s1", limits=QueueLimits(max_num_reqs=1))
+    old.feed(request("b" * 32))
+    old.feed(request(RID))
+    (late,) = old.records
+    new = Term(old.fold)
+    new.join("w1", num_blocks=32)
+    (sequence,) = new.fold.requests[RID].sequences
+    new.feed(rows("w1", new.fold.epoch_of("w1"), 1, new.fold.row(sequence, 9)))
+    new.feed(late)
+    assert (list(sequence.tokens), sequence.end) == ([9], 1)
+    assert new.records == [], "the outcome is the detokenizers'"
+
+
+def test_every_counted_frame_is_progress_that_the_load_tells() -> None:
+    term = Term(FoldUnderTest())
+    term.join("w1", num_blocks=32)
+    epoch = term.fold.epoch_of("w1")
+    term.feed(request(RID))
+    (sequence,) = term.fold.requests[RID].sequences
+    assert term.leader.load(log_full=False).num_folded_frames == 0
+    term.feed(rows("w1", epoch, 1, term.fold.row(sequence, 9)))
+    term.feed(rows("w1", epoch, 1, term.fold.row(sequence, 9)))
+    term.feed(rows("w1", epoch - 1, 2, term.fold.row(sequence, 9)))
+    assert term.leader.load(log_full=False).num_folded_frames == 1
+    term.feed(rows("w1", epoch, 2))
+    assert term.leader.load(log_full=False).num_folded_frames == 2

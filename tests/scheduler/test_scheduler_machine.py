@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.scheduler.core.sequence import Status
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PREFIXES = [[], [100] * 4, [100] * 8 + [101] * 3, list(range(200, 216))]
@@ -45,6 +46,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             "enable_prefix_caching": caching,
         }
         self.num_joined = 0
+        self.begun: set[str] = set()
+        self.led_by = self.shard.scheduler
         self.join()
 
     def pick(self, index: int) -> str:
@@ -112,6 +115,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def is_sound(self) -> None:
         if hasattr(self, "shard"):
             self.shard.check()
+
+    @invariant()
+    def counts_what_waits_for_its_first_step(self) -> None:
+        if not hasattr(self, "shard"):
+            return
+        scheduler = self.shard.scheduler
+        if self.led_by is not scheduler:
+            self.led_by, self.begun = scheduler, set()
+        known = scheduler._sequences.values()
+        self.begun |= {sequence.state.request.request_id for sequence in known if sequence.last_worker}
+        requests = {state.request.request_id: state.request for state in self.shard.live}
+        waiting = [request for request_id, request in requests.items() if request_id not in self.begun]
+        assert scheduler.backlog.num_requests == len(waiting)
+        assert scheduler.backlog.num_tokens == sum(len(request.prompt_token_ids) // 4 for request in waiting)
+        assert scheduler.num_waiting_tokens == sum(each.num_tokens for each in known if each.status is Status.WAITING)
 
     def teardown(self) -> None:
         """Whatever happened, everything comes to its end."""

@@ -1,0 +1,53 @@
+"""Silent gateways, against a model that scans everything."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.core.readership import GATEWAY_SILENCE_S, Readership
+
+GATEWAYS = st.sampled_from(["g1", "g2", "g3"])
+REQUESTS = st.sampled_from([f"r{number}" for number in range(5)])
+CALLS = st.one_of(
+    st.tuples(st.sampled_from(["add", "remove"]), GATEWAYS, REQUESTS),
+    st.tuples(st.sampled_from(["heartbeat", "reset", "silent"]), GATEWAYS, st.just("")),
+)
+
+
+@given(st.lists(st.tuples(CALLS, st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=100))
+def test_a_gateway_loses_what_it_reads_once_it_was_silent_for_the_time_and_not_before(
+    calls: list[tuple[tuple[str, str, str], float]],
+) -> None:
+    readership = Readership()
+    reads: set[tuple[str, str]] = set()
+    heard: dict[str, float] = {}
+    now = 100.0
+    for (call, gateway, request_id), elapsed_s in calls:
+        now += elapsed_s
+        if call == "add":
+            readership.add(request_id, gateway, now)
+            reads.add((gateway, request_id))
+            heard.setdefault(gateway, now)
+        elif call == "remove":
+            readership.remove(request_id, gateway)
+            reads.discard((gateway, request_id))
+        elif call == "heartbeat":
+            readership.on_heartbeat(gateway, now)
+            heard[gateway] = now
+        elif call == "reset":
+            readership.reset(now)
+            heard = dict.fromkeys(heard, now)
+        else:
+            silent = {name for name, at in heard.items() if now - at > GATEWAY_SILENCE_S}
+            lost = {(name, each) for name, each in reads if name in silent}
+            assert {(name, each) for name, ids in readership.take_silent(now) for each in ids} == lost
+            reads -= lost
+            heard = {name: at for name, at in heard.items() if name not in silent}
+            assert readership.num_gateways == len(heard)
+
+
+def test_gateways_that_come_and_go_are_forgotten() -> None:
+    readership = Readership()
+    for number in range(1000):
+        readership.on_heartbeat(f"g{number}", float(number))
+        assert readership.take_silent(float(number)) == []
+    assert readership.num_gateways <= 2

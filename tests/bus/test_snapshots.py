@@ -1,0 +1,93 @@
+"""Snapshots in the object store of a real server: what a save that was cut off leaves, and what it must not harm."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import nats.errors
+import pytest
+
+from shared.bus import snapshots
+from shared.bus.client import Bus
+from shared.bus.snapshots import SLOTS, SnapshotStore
+from tests.servers import NatsServer
+
+BUCKET = "SNAP_s0"
+CHUNK_BYTES = 1000
+NUM_CHUNKS = 200
+DATA = b"x" * (CHUNK_BYTES * NUM_CHUNKS)
+
+
+@pytest.fixture
+async def bus(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", CHUNK_BYTES)
+    bus = await Bus.connect(nats_server.url, "test-1")
+    yield bus
+    await bus.close()
+
+
+async def new_store(bus: Bus, orphan_age_s: float) -> SnapshotStore:
+    store = SnapshotStore(bus.jetstream(0.5), BUCKET, orphan_age_s)
+    await store.create()
+    return store
+
+
+async def stored(bus: Bus) -> dict[str, int]:
+    """Chunks by the save that they are of."""
+    info = await bus.jetstream(0.5).stream_info(f"OBJ_{BUCKET}", subjects_filter=f"$O.{BUCKET}.C.>")
+    return info.state.subjects or {}
+
+
+async def save_cut_off(bus: Bus, store: SnapshotStore) -> None:
+    """A save that ends, as a time limit would end it, once some of its chunks are stored."""
+    before = await stored(bus)
+    saving = asyncio.create_task(store.save(DATA, 99))
+    while sum((await stored(bus)).values()) <= sum(before.values()):
+        assert not saving.done()
+    saving.cancel()
+    await asyncio.wait({saving})
+    assert saving.cancelled()
+    assert len(await stored(bus)) == len(before) + 1, "nothing was left: the test is blind"
+
+
+async def test_chunks_of_a_save_that_was_cut_off_go_with_the_next_one(bus: Bus) -> None:
+    store = await new_store(bus, 0.0)
+    await store.save(b"first", 1)
+    await save_cut_off(bus, store)
+    await store.save(b"second" * CHUNK_BYTES, 2)
+    assert sorted((await stored(bus)).values()) == [1, 6]
+    assert await store.load(0) == b"second" * CHUNK_BYTES
+    assert await store.load(0, oldest=True) == b"first"
+
+
+async def test_chunks_that_another_process_may_be_about_to_name_are_left_alone(bus: Bus) -> None:
+    store, other = await new_store(bus, 60.0), await new_store(bus, 60.0)
+    await save_cut_off(bus, other)
+    for seq in range(1, 4):
+        await store.save(b"x", seq)
+    assert len(await stored(bus)) == 4
+
+
+async def test_slots_are_written_in_turn_and_hold_no_old_chunks(bus: Bus) -> None:
+    store = await new_store(bus, 0.0)
+    for seq in range(1, 8):
+        await store.save(b"%d" % seq, seq)
+        assert len(await stored(bus)) == min(seq, SLOTS)
+    assert await store.load(0, oldest=True) == b"5"
+    assert await store.load(6, oldest=True) == b"6"
+    assert await store.load(0) == b"7"
+    assert await store.load(8) is None
+
+
+async def test_a_snapshot_whose_chunks_were_purged_meanwhile_counts_as_not_saved(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await new_store(bus, 60.0)
+    count = store._chunks
+
+    async def purged_first() -> dict[str, int]:
+        await bus.jetstream(0.5).purge_stream(f"OBJ_{BUCKET}", subject=f"$O.{BUCKET}.C.>")
+        return await count()
+
+    monkeypatch.setattr(store, "_chunks", purged_first)
+    with pytest.raises(nats.errors.Error, match="gone"):
+        await store.save(DATA, 1)

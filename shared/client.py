@@ -19,6 +19,7 @@ import msgspec
 
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.credentials import ANONYMOUS, Credentials
 from shared.bus.errors import BusError
 from shared.endings import FINISH_REASONS
 from shared.errors import RequestError, timed_out, unavailable
@@ -104,9 +105,15 @@ class TokenbusClient:
         self._hub = StreamHub(bus)
 
     @classmethod
-    async def connect(cls, nats_url: str, name: str = "client") -> "TokenbusClient":
-        """Connect, waiting for the server as long as it takes; wrap in asyncio.timeout to bound it."""
-        client = cls(await Bus.connect(nats_url, name))
+    async def connect(
+        cls, nats_url: str, name: str = "client", credentials: Credentials = ANONYMOUS
+    ) -> "TokenbusClient":
+        """Connect, waiting for the server as long as it takes; wrap in asyncio.timeout to bound it.
+
+        nats_url: of one server, or of several of one cluster with commas between. credentials: read_credentials gives
+        them; a secured server lets nobody in without.
+        """
+        client = cls(await Bus.connect(nats_url, name, credentials, role="client"))
         await client._hub.start()
         return client
 

@@ -11,27 +11,21 @@ from typing import Annotated, Any
 import msgspec
 
 from deploy.cli.answer import AnswerPrinter
-from deploy.cli.errors import NoNode, node_nats_url
+from deploy.cli.errors import NoNode
 from deploy.cli.http_answer import AnswerFailed, stream_answer
+from deploy.cli.nats_access import NatsAccess, find_access
+from shared.bus.credentials import CredentialsError
 from shared.client import EndEvent, TextEvent, TokenbusClient
-from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, ConfigError, build, fail, make_parser, read_options
+from shared.config import ConfigError, build, fail, make_parser, read_options, without_password
 from shared.errors import RequestError
 
 PROG = "tokenbus ask"
 CONNECT_TIMEOUT_S = 10.0
 
 
-class AskConfig(msgspec.Struct, kw_only=True, frozen=True):
+class AskConfig(NatsAccess, kw_only=True, frozen=True):
     """Where to ask, and how the answer is sampled."""
 
-    nats: Annotated[
-        str,
-        msgspec.Meta(
-            description="ask over NATS at this URL; none: nats.url of the data folder",
-            pattern=rf"^$|{NATS_URL_PATTERN}",
-            extra=NATS_URL_EXPECTS,
-        ),
-    ] = ""
     url: Annotated[
         str,
         msgspec.Meta(
@@ -40,7 +34,6 @@ class AskConfig(msgspec.Struct, kw_only=True, frozen=True):
             extra={"expects": "a URL such as http://127.0.0.1:8000"},
         ),
     ] = ""
-    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
     model: Annotated[str, msgspec.Meta(description="model to ask; none: the first one served")] = ""
     max_tokens: Annotated[int, msgspec.Meta(description="most tokens of the answer", ge=1)] = 512
     temperature: Annotated[
@@ -69,7 +62,7 @@ def main(argv: list[str]) -> int:
     except NoNode as error:
         print(f"{PROG}: {error}; start `tokenbus up`, or give --nats or --url", file=sys.stderr)
         return 1
-    except (AnswerFailed, RequestError) as error:
+    except (AnswerFailed, CredentialsError, RequestError) as error:
         printer.on_break()
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
@@ -84,12 +77,12 @@ def main(argv: list[str]) -> int:
 
 async def _ask_nats(config: AskConfig, question: str, printer: AnswerPrinter) -> int:
     """The number of output tokens. Raises RequestError, AnswerFailed, NoNode."""
-    url = config.nats or node_nats_url(config.data_dir)
+    url, credentials = find_access(config, "client")
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            client = await TokenbusClient.connect(url, "ask")
+            client = await TokenbusClient.connect(url, "ask", credentials)
     except TimeoutError:
-        raise AnswerFailed(f"no NATS server answers at {url}") from None
+        raise AnswerFailed(f"no NATS server answers at {without_password(url)}") from None
     num_tokens = 0
     async with client, contextlib.aclosing(client.stream(**_chat(config, question))) as events:
         async for event in events:

@@ -6,29 +6,23 @@ from typing import Annotated
 
 import msgspec
 
-from deploy.cli.errors import NoNode, node_nats_url
+from deploy.cli.errors import NoNode
+from deploy.cli.nats_access import NatsAccess, find_access
 from shared.bus.client import Bus
+from shared.bus.credentials import Credentials, CredentialsError
 from shared.bus.nats_log import NatsLog
-from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, ConfigError, build, fail, make_parser, read_options
+from shared.config import ConfigError, build, fail, make_parser, read_options, without_password
 from shared.log.port import LogUnavailable
 from shared.log.verify import Report, verify
 
 PROG = "tokenbus log"
+VERIFY_ROLE = "verify"
 CONNECT_TIMEOUT_S = 10.0
 
 
-class LogConfig(msgspec.Struct, kw_only=True, frozen=True):
+class LogConfig(NatsAccess, kw_only=True, frozen=True):
     """Which log, and how it is reported."""
 
-    nats: Annotated[
-        str,
-        msgspec.Meta(
-            description="URL of the NATS server; none: nats.url of the data folder",
-            pattern=rf"^$|{NATS_URL_PATTERN}",
-            extra=NATS_URL_EXPECTS,
-        ),
-    ] = ""
-    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
     shard: Annotated[str, msgspec.Meta(description="shard whose log it is", pattern="^[A-Za-z0-9_-]{1,32}$")] = "s0"
     json: Annotated[bool, msgspec.Meta(description="print one JSON object, with the token ids of each request")] = False
 
@@ -46,28 +40,28 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         fail(PROG, str(error))
     try:
-        report = asyncio.run(_verify(config.nats or node_nats_url(config.data_dir), config.shard))
+        report = asyncio.run(_verify(*find_access(config, VERIFY_ROLE), config.shard))
     except NoNode as error:
         print(f"{PROG}: {error}; give --nats", file=sys.stderr)
         return 1
-    except LogUnreadable as error:
+    except (CredentialsError, LogUnreadable) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
     print(msgspec.json.encode(report).decode() if config.json else _summary(report))
     return 0 if report.clean else 1
 
 
-async def _verify(url: str, shard: str) -> Report:
+async def _verify(url: str, credentials: Credentials, shard: str) -> Report:
     """Fold the log. Raises LogUnreadable."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            bus = await Bus.connect(url, "log-verify")
+            bus = await Bus.connect(url, "log-verify", credentials, role=VERIFY_ROLE)
     except TimeoutError:
-        raise LogUnreadable(f"no NATS server answers at {url}") from None
+        raise LogUnreadable(f"no NATS server answers at {without_password(url)}") from None
     try:
         return await verify(NatsLog(bus, shard))
     except LogUnavailable as error:
-        raise LogUnreadable(f"shard {shard} at {url}: {error}") from None
+        raise LogUnreadable(f"shard {shard} at {without_password(url)}: {error}") from None
     finally:
         await bus.close()
 

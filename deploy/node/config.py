@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from shared.config import NATS_URL_PATTERN, ServiceConfig, build
+from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity, ServiceConfig, build
 
 # Start order does not matter: each service waits for what it needs. This is the order of the drain: first nothing new
 # comes in, then what runs is finished, then its text is delivered.
@@ -18,7 +18,15 @@ DRAIN_ORDER = ("gateway", "tokenizer", "worker", "scheduler", "detokenizer")
 DEFAULT_MODEL = "smollm2-135m"
 
 # Set by the node for each process; not options of `up`.
-_PER_PROCESS = ("nats", "name", "health_host", "health_port", "drain_timeout_s")
+_PER_PROCESS = (
+    "nats",
+    "name",
+    "health_host",
+    "health_port",
+    "drain_timeout_s",
+    "listen_fd",
+    *NatsIdentity.__struct_fields__,
+)
 
 
 class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -26,7 +34,12 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
     host: Annotated[str, msgspec.Meta(description="address of the HTTP API", min_length=1)] = "127.0.0.1"
     port: Annotated[
-        int, msgspec.Meta(description="its port; 0: any free one; gateway number i listens on port + i", ge=0, le=65535)
+        int,
+        msgspec.Meta(
+            description="its port, shared by all gateways; 0: any free one; gateway number i > 0 also has port + i",
+            ge=0,
+            le=65535,
+        ),
     ] = 8000
     data_dir: Annotated[
         str, msgspec.Meta(description="folder of logs, pids, URLs and the log's store; none: below XDG_DATA_HOME")
@@ -34,11 +47,21 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     nats: Annotated[
         str,
         msgspec.Meta(
-            description="URL of a NATS server that is already there; none: start one",
+            description="URL of a NATS server that is there already, or URLs of a cluster with commas; none: start one",
             pattern=rf"^$|{NATS_URL_PATTERN}",
-            extra={"expects": "a URL such as nats://127.0.0.1:4222"},
+            extra=NATS_URL_EXPECTS,
         ),
     ] = ""
+    nats_credentials: Annotated[
+        str,
+        msgspec.Meta(description="folder with each service's credentials for the server at --nats; none: no sign-in"),
+    ] = ""
+    secure: Annotated[
+        bool,
+        msgspec.Meta(
+            description="nats-server with TLS and an identity and permissions for each service (docs/security.md)"
+        ),
+    ] = False
     nats_sync_interval: Annotated[
         str,
         msgspec.Meta(

@@ -4,15 +4,20 @@ logs/<process>.log      output of each process; the previous run's is <process>.
 pids/<process>.pid      process id, as long as it runs
 config/<process>.toml   what it was started with (nats-server.conf for nats-server)
 nats/                   JetStream's store
+credentials/            of a secured node: keys and certificates (deploy/nats/identities.py says which)
 nats.url, http.url      where clients connect, as long as the node runs
+http.urls               http.url, then the own port of each further gateway, one URL per line
+control.sock            where `tokenbus status` and `tokenbus restart` ask
 """
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 LAST_WORDS_BYTES = 4096
+URL_FILES = ("nats.url", "http.url", "http.urls")
 
 
 class FolderInUse(RuntimeError):
@@ -55,6 +60,11 @@ class DataFolder:
         """JetStream's store."""
         return self.root / "nats"
 
+    @property
+    def credentials(self) -> Path:
+        """Keys and certificates of a secured node; not there on an open one."""
+        return self.root / "credentials"
+
     def log(self, process: str) -> Path:
         """Where a process writes."""
         return self.root / "logs" / f"{process}.log"
@@ -67,17 +77,22 @@ class DataFolder:
         """A configuration file, with its suffix."""
         return self.root / "config" / file
 
-    def write_url(self, kind: str, url: str) -> None:
-        """nats.url or http.url, whole at once."""
-        path = self.root / f"{kind}.url"
-        draft = path.with_suffix(".url.new")
-        draft.write_text(url + "\n", encoding="utf-8")
+    @property
+    def control(self) -> Path:
+        """The socket that controls the node."""
+        return self.root / "control.sock"
+
+    def write_urls(self, file: str, urls: Sequence[str]) -> None:
+        """nats.url, http.url or http.urls, whole at once."""
+        path = self.root / file
+        draft = self.root / f"{file}.new"
+        draft.write_text("".join(f"{url}\n" for url in urls), encoding="utf-8")
         draft.replace(path)
 
     def remove_urls(self) -> None:
         """Nobody serves there any more."""
-        for kind in ("nats", "http"):
-            (self.root / f"{kind}.url").unlink(missing_ok=True)
+        for file in URL_FILES:
+            (self.root / file).unlink(missing_ok=True)
 
     def last_words(self, process: str, num_lines: int) -> str:
         """The end of a process's log."""

@@ -1,0 +1,41 @@
+"""Where the NATS server is and how to sign in to it: by options, or from the data folder of a node."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from deploy.cli.errors import node_nats_url
+from deploy.nats.identities import Identities
+from deploy.node.folder import DataFolder, default_data_dir
+from shared.bus.credentials import Credentials, read_credentials
+from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity
+
+
+class NatsAccess(NatsIdentity, kw_only=True, frozen=True):
+    """Options of commands that speak to NATS."""
+
+    nats: Annotated[
+        str,
+        msgspec.Meta(
+            description="URL of the NATS server; none: nats.url of the data folder, and its credentials",
+            pattern=rf"^$|{NATS_URL_PATTERN}",
+            extra=NATS_URL_EXPECTS,
+        ),
+    ] = ""
+    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
+
+
+def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
+    """URL and credentials; the data folder's for this role unless others are given. Raises NoNode, CredentialsError."""
+    files: NatsIdentity = config
+    if not _names_files(config) and (not config.nats or config.data_dir):
+        root = Path(config.data_dir) if config.data_dir else default_data_dir()
+        identities = Identities(DataFolder(root).credentials)
+        if identities.seed_file(role).exists():
+            files = NatsIdentity(**identities.options(role))
+    return config.nats or node_nats_url(config.data_dir), read_credentials(files)
+
+
+def _names_files(config: NatsIdentity) -> bool:
+    return any(getattr(config, field) for field in NatsIdentity.__struct_fields__)

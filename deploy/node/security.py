@@ -1,0 +1,56 @@
+"""Who the processes of a node are on the bus: identities of the node's own, or those of a cluster."""
+
+from pathlib import Path
+
+from deploy.nats.authorization import ServerSecurity
+from deploy.nats.identities import Identities
+from deploy.nats.permissions import ROLES, SERVICES
+from deploy.node.checks import NotPossible
+from deploy.node.config import NodeConfig
+from deploy.node.folder import DataFolder
+
+SERVER = "nats-server"
+SERVER_HOSTS = ("127.0.0.1", "localhost")
+
+
+def node_identities(config: NodeConfig, folder: DataFolder) -> Identities | None:
+    """The folder that the services' identities are in, made at the first secured start; None for an open bus.
+
+    Raises NotPossible for options that contradict each other or a folder without the files, and OSError.
+    """
+    if config.nats_credentials:
+        if not config.nats:
+            raise NotPossible(
+                "--nats-credentials are for the server at --nats; a server of the node's own has --secure"
+            )
+        return _existing(Path(config.nats_credentials))
+    if not config.secure:
+        return None
+    if config.nats:
+        raise NotPossible(
+            "--secure is for a NATS server that the node starts; for the one at --nats give --nats-credentials"
+        )
+    identities = Identities(folder.credentials)
+    identities.make()
+    identities.make_server(SERVER, SERVER_HOSTS)
+    return identities
+
+
+def server_security(identities: Identities, shard: str) -> ServerSecurity:
+    """What the node's own nats-server needs to know."""
+    return ServerSecurity(
+        nkeys={role: identities.public_key(role) for role in ROLES},
+        shards=[shard],
+        ca_file=identities.authority,
+        cert_file=identities.certificate(SERVER),
+        key_file=identities.key(SERVER),
+    )
+
+
+def _existing(root: Path) -> Identities:
+    identities = Identities(root)
+    for role in SERVICES:
+        for path in identities.options(role).values():
+            if not Path(path).is_file():
+                raise NotPossible(f"--nats-credentials {root}: {Path(path).name} is not there")
+    return identities

@@ -12,19 +12,19 @@ from rich.console import Console
 
 from deploy.cli.display import NodeDisplay
 from deploy.cli.progress import model_progress
-from deploy.node.checks import NotPossible, check_address, check_nats
+from deploy.node.checks import NotPossible, check_nats
 from deploy.node.config import NodeConfig
+from deploy.node.control import ControlServer
 from deploy.node.folder import DataFolder, FolderInUse, default_data_dir
 from deploy.node.limits import raise_file_limit
-from deploy.node.nats_server import NatsServerMissing, free_port
+from deploy.node.listeners import Listeners, open_listeners
+from deploy.node.nats_server import NatsServerMissing
 from deploy.node.node import Node, StartFailed, make_processes
 from deploy.node.processes import NodeProcess
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
-NUM_PORT_TRIES = 20
-EXTRA_STOP_S = 5.0  # for the processes that come after a slow one
 SAME_STOP_S = 0.3
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -34,39 +34,41 @@ class PreparedNode(msgspec.Struct, frozen=True):
 
     config: NodeConfig
     folder: DataFolder
+    listeners: Listeners
     processes: list[NodeProcess]
     nats_url: str
     served_names: list[str]
 
     @property
     def http_url(self) -> str:
-        """Where the first gateway listens, for clients on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.config.host, self.config.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}"
+        """Where all gateways listen, for clients on this machine."""
+        return self.listeners.urls[0]
 
 
 @contextlib.contextmanager
 def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -> Iterator[PreparedNode]:
-    """Check ports and NATS, take the data folder, fetch the model. given: options for the services.
+    """Open the HTTP sockets, check NATS, take the data folder, fetch the model. given: options for the services.
 
     Raises START_ERRORS, and ConfigError when a service does not accept what was given.
     """
     raise_file_limit()
-    config = _with_real_port(config)
-    if config.nats:
-        check_nats(config.nats)
-    folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
-    folder.open()
-    try:
-        root = given.get("model_repository")
-        with model_progress(console) as progress:
-            model = ModelRepository(Path(root) if root else None).ensure(config.model, progress)
-        # A version added later must not make a restarted service differ from the others.
-        processes, nats_url = make_processes(config, {"model_version": model.version, **given}, folder)
-        served_names = list(given.get("served_model_name") or [config.model])
-        yield PreparedNode(config, folder, processes, nats_url, served_names)
-    finally:
-        folder.close()
+    with contextlib.closing(open_listeners(config.host, config.port, config.gateways)) as listeners:
+        config = msgspec.structs.replace(config, port=listeners.port)
+        if config.nats:
+            check_nats(config.nats)
+        folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
+        folder.open()
+        try:
+            root = given.get("model_repository")
+            with model_progress(console) as progress:
+                model = ModelRepository(Path(root) if root else None).ensure(config.model, progress)
+            # A version added later must not make a restarted service differ from the others.
+            options = {"model_version": model.version, **given}
+            processes, nats_url = make_processes(config, options, folder, listeners)
+            served_names = list(given.get("served_model_name") or [config.model])
+            yield PreparedNode(config, folder, listeners, processes, nats_url, served_names)
+        finally:
+            folder.close()
 
 
 @contextlib.asynccontextmanager
@@ -81,37 +83,22 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
     display = NodeDisplay(console)
     display.start("Starting")
     try:
-        async with Node(prepared.processes, folder, display, config.drain_timeout_s + EXTRA_STOP_S) as node:
+        async with (
+            Node(prepared.processes, folder, display, config.drain_timeout_s, prepared.listeners.close) as node,
+            ControlServer(node, folder.control, config.ready_timeout_s) as control,
+        ):
             _handle_signals(stopping, node)
-            folder.write_url("nats", prepared.nats_url)
+            folder.write_urls("nats.url", [prepared.nats_url])
             await _until_ready(node, config.ready_timeout_s, stopping)
             display.done()
             if not stopping.is_set():
-                folder.write_url("http", prepared.http_url)
+                folder.write_urls("http.urls", prepared.listeners.urls)
+                folder.write_urls("http.url", [prepared.http_url])
+                control.is_open = True
             yield node
             display.start("Stopping")
     finally:
         display.done()
-
-
-def _with_real_port(config: NodeConfig) -> NodeConfig:
-    """The same with a port that is free now in place of 0. Raises NotPossible when a wanted one is taken."""
-    if config.port:
-        _check_ports(config)
-        return config
-    check_address(config.host, 0)
-    for _ in range(NUM_PORT_TRIES):
-        found = msgspec.structs.replace(config, port=free_port(config.host))
-        with contextlib.suppress(NotPossible):
-            _check_ports(found)
-            return found
-    raise NotPossible(f"no {config.gateways} free ports in a row on {config.host}")
-
-
-def _check_ports(config: NodeConfig) -> None:
-    """Raise NotPossible unless every gateway could listen."""
-    for index in range(config.gateways):
-        check_address(config.host, config.port + index)
 
 
 async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) -> None:

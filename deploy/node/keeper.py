@@ -1,37 +1,37 @@
-"""Keeps one process running: starts it, starts it again when it dies, stops it when told to."""
+"""Keeps one process running: starts it, starts it again when it dies, lets another start take its place."""
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from deploy.node import launch
 from deploy.node.backoff import Backoff
+from deploy.node.child import Child
 from deploy.node.folder import DataFolder
 from deploy.node.processes import NodeProcess
-
-KILL_GRACE_S = 5.0
 
 
 class Keeper:
     """One process of a node. run() is its life; stop() ends it.
 
-    status: exit status of the last death (negative: the signal), None before. num_deaths: since the start.
+    child: its run now, None between an end and the next start. status: exit status of the last death (negative: the
+    signal), None before. num_deaths: ends that nobody asked for; num_starts: all starts.
     """
 
     def __init__(
         self, process: NodeProcess, folder: DataFolder, on_death: Callable[["Keeper", float], None] | None = None
     ) -> None:
         self.process = process
+        self.child: Child | None = None
         self.status: int | None = None
         self.num_deaths = 0
+        self.num_starts = 0
         self._folder = folder
         self._on_death = on_death
-        self._child: asyncio.subprocess.Process | None = None
+        self._alive: list[Child] = []  # the child, and what drains or gets ready beside it
+        self._asked_to_end: Child | None = None
+        self._replaced = asyncio.Event()
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -43,67 +43,92 @@ class Keeper:
     @property
     def pid(self) -> int | None:
         """Its process id now, None between a death and the next start."""
-        return self._child.pid if self._child is not None else None
+        return self.child.pid if self.child is not None else None
+
+    async def is_ready(self) -> bool:
+        """Whether it runs and can do its work now."""
+        child = self.child
+        return child is not None and await child.probe.is_ready()
 
     async def run(self) -> None:
         """Start the process again and again, at once first and then with growing delays, until stop()."""
         backoff = Backoff()
         try:
             while not self._stopping.is_set():
-                started = time.monotonic()
-                self.status = await self._run_once()
-                if self._stopping.is_set():
-                    return
+                started_s = time.monotonic()
+                if self.child is None:
+                    await self._start()
+                child = await self._until_child_ends()
+                if child is self._asked_to_end or self._stopping.is_set():
+                    continue
+                self.status = child.status
                 self.num_deaths += 1
-                delay = backoff.next_delay(time.monotonic() - started)
+                delay_s = backoff.next_delay(time.monotonic() - started_s)
                 if self._on_death is not None:
-                    self._on_death(self, delay)
+                    self._on_death(self, delay_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay)
+                    await asyncio.wait_for(self._stopping.wait(), delay_s)
         finally:
+            for child in self._alive:
+                child.kill()
             self._ended.set()
 
-    async def stop(self, limit_s: float) -> bool:
-        """SIGTERM, SIGKILL after limit_s. False if the process had to be killed or ended with an error."""
-        was_running = self._child is not None
+    async def spawn(self) -> Child:
+        """A further start beside the current one; replace_by() puts it in its place."""
+        self.num_starts += 1
+        child = await Child.spawn(self.process.prepare(), self._folder.log(self.name))
+        self._alive = [*(each for each in self._alive if each.status is None), child]
+        if self._stopping.is_set():
+            child.kill()
+        return child
+
+    def replace_by(self, child: Child) -> Child | None:
+        """From now on this is the process; the one before, if it lives, is the caller's to stop."""
+        before, self.child = self.child, child
+        self._folder.pid_file(self.name).write_text(f"{child.pid}\n", encoding="utf-8")
+        self._replaced.set()
+        return before
+
+    async def end_child(self, drain_s: float, hurry: asyncio.Event) -> bool:
+        """End the current start (Child.stop), which is no death; run() then starts the next one at once."""
+        child = self._asked_to_end = self.child
+        return child is None or await child.stop(drain_s, hurry)
+
+    def start_no_more(self) -> None:
+        """What ends from now on is not started again."""
         self._stopping.set()
-        self._send(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(self._ended.wait(), limit_s)
-        except TimeoutError:
-            self.kill()
-            await asyncio.wait_for(self._ended.wait(), KILL_GRACE_S)
-            return False
-        return not was_running or self.status in (0, -signal.SIGTERM)
 
-    def kill(self) -> None:
-        """SIGKILL now; it is started again unless it is being stopped."""
-        self._send(signal.SIGKILL)
+    async def stop(self, drain_s: float, hurry: asyncio.Event) -> bool:
+        """End all that runs (Child.stop) and run(). False if something had to be killed or ended with an error."""
+        self.start_no_more()
+        alive = [child for child in self._alive if child.status is None]
+        clean = await asyncio.gather(*(child.stop(drain_s, hurry) for child in alive))
+        await self._ended.wait()
+        return all(clean)
 
-    async def _run_once(self) -> int:
-        """One run of the process, from start to exit status."""
-        command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *self.process.prepare()]
-        with self._folder.log(self.name).open("ab") as log:
-            self._child = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        pid_file = self._folder.pid_file(self.name)
-        try:
-            _write_pid(pid_file, self._child.pid)
-            if self._stopping.is_set():
-                self._send(signal.SIGTERM)
-            return await self._child.wait()
-        finally:
-            if self._child.returncode is None:
-                self.kill()
-            self._child = None
-            pid_file.unlink(missing_ok=True)
+    async def _start(self) -> None:
+        child = await self.spawn()
+        if self.child is None:
+            self.replace_by(child)
+        else:  # a replacement got ready meanwhile and has the place
+            child.kill()
 
-    def _send(self, number: int) -> None:
-        if self._child is not None and self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.send_signal(number)
-
-
-def _write_pid(path: Path, pid: int) -> None:
-    path.write_text(f"{pid}\n", encoding="utf-8")
+    async def _until_child_ends(self) -> Child:
+        """The current start, once it has ended; replacements are followed."""
+        while True:
+            child = self.child
+            assert child is not None
+            self._replaced.clear()
+            ends: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(child.wait()),
+                asyncio.ensure_future(self._replaced.wait()),
+            ]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in ends:
+                    each.cancel()
+            if child is self.child and child.status is not None:
+                self.child = None
+                self._folder.pid_file(self.name).unlink(missing_ok=True)
+                return child

@@ -8,21 +8,27 @@ async with Node(keepers, folder, reporter) as node:
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
-from deploy.node.config import DRAIN_ORDER, NodeConfig, service_values
+import msgspec
+
+from deploy.node.config import DRAIN_ORDER, NodeConfig, service_config, service_values
 from deploy.node.folder import DataFolder
 from deploy.node.keeper import Keeper
+from deploy.node.listeners import Listeners
 from deploy.node.nats_server import NatsServerOptions, free_port
-from deploy.node.processes import NatsServerProcess, NodeProcess, ServiceProcess
+from deploy.node.processes import NATS_SERVER, NatsServerProcess, NodeProcess, ServiceProcess
+from deploy.node.rollout import NUM_LAST_WORDS, POLL_S, Report, Rollout
+from deploy.node.security import node_identities, server_security
+from shared.config import build
 
-NATS_SERVER = "nats-server"
-POLL_S = 0.1
 MAX_DEATHS_BEFORE_READY = 3
 HOPELESS = (2, 127)  # a configuration that cannot work; a command that cannot be run
-NUM_LAST_WORDS = 12
+DEFAULT_SHARD = "s0"
+REQUEST_END_S = 10.0  # from a request's deadline until its answer has ended
 
 
 class StartFailed(RuntimeError):
@@ -43,15 +49,25 @@ class Reporter(Protocol):
 
 
 class Node:
-    """Runs the processes while the context lasts. stop_limit_s: seconds for all of them together to stop."""
+    """Runs the processes while the context lasts.
+
+    drain_s: seconds for all of them together to finish what runs at a stop; then they are told to end it.
+    close_listeners: called when the node stops, so that connections are refused and do not wait.
+    """
 
     def __init__(
-        self, processes: Sequence[NodeProcess], folder: DataFolder, reporter: Reporter, stop_limit_s: float
+        self,
+        processes: Sequence[NodeProcess],
+        folder: DataFolder,
+        reporter: Reporter,
+        drain_s: float,
+        close_listeners: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_clean = True
         self._folder = folder
         self._reporter = reporter
-        self._stop_limit_s = stop_limit_s
+        self._drain_s = drain_s
+        self._close_listeners = close_listeners
         self._keepers = [Keeper(process, folder, self._on_death) for process in processes]
         self._group = asyncio.TaskGroup()
         self._hurry = asyncio.Event()
@@ -74,6 +90,11 @@ class Node:
                 await self._group.__aexit__(None, None, None)
 
     @property
+    def keepers(self) -> Sequence[Keeper]:
+        """One for each process."""
+        return self._keepers
+
+    @property
     def pids(self) -> dict[str, int | None]:
         """The process ids now, by process name."""
         return {keeper.name: keeper.pid for keeper in self._keepers}
@@ -87,7 +108,7 @@ class Node:
         deadline = time.monotonic() + timeout_s
         waiting = list(self._keepers)
         while True:
-            answers = await asyncio.gather(*(keeper.process.is_ready() for keeper in waiting))
+            answers = await asyncio.gather(*(keeper.is_ready() for keeper in waiting))
             still = [keeper for keeper, ready in zip(waiting, answers, strict=True) if not ready]
             if len(still) < len(waiting) or not still:
                 names = [keeper.name for keeper in still]
@@ -102,6 +123,22 @@ class Node:
                 raise StartFailed(self._obituary(waiting[0], f"not ready within {timeout_s:g} s"))
             await asyncio.sleep(POLL_S)
 
+    async def restart(
+        self,
+        roles: Sequence[str],
+        *,
+        rolling: bool,
+        ready_timeout_s: float,
+        report: Report,
+        goes_on: Callable[[], bool],
+    ) -> None:
+        """Start the processes of these services anew (rollout.py). Raises RestartFailed."""
+        rollout = Rollout(self._keepers, self._folder, ready_timeout_s, self._hurry, report, goes_on)
+        if rolling:
+            await rollout.one_by_one(roles)
+        else:
+            await rollout.together(roles, self._drain_s)
+
     def _obituary(self, keeper: Keeper, what: str) -> str:
         words = self._folder.last_words(keeper.name, NUM_LAST_WORDS)
         return f"{keeper.name} {what}. The end of {self._folder.log(keeper.name)}:\n{words}"
@@ -110,41 +147,60 @@ class Node:
         self._reporter.on_death(keeper.name, keeper.status or 0, delay_s)
 
     async def _stop(self) -> None:
-        """Stop role after role in drain order, nats-server last, all within stop_limit_s; kill what is left then."""
-        deadline = time.monotonic() + self._stop_limit_s
+        """Stop role after role in drain order, nats-server last; what drains beyond drain_s is ended (Child.stop)."""
+        deadline_s = time.monotonic() + self._drain_s
         for role in (*DRAIN_ORDER, NATS_SERVER):
             keepers = [keeper for keeper in self._keepers if keeper.process.role == role]
             if not keepers:
                 continue
             self._reporter.on_stopping(role)
-            left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
-            stopped = asyncio.gather(*(keeper.stop(left) for keeper in keepers))
-            hurry = asyncio.ensure_future(self._hurry.wait())
-            both: list[asyncio.Future[Any]] = [stopped, hurry]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            hurry.cancel()
-            if not stopped.done():
-                for keeper in keepers:
-                    keeper.kill()
-            self.is_clean &= all(await stopped)
+            for keeper in keepers:
+                keeper.start_no_more()
+            if role == DRAIN_ORDER[0]:
+                self._close_listeners()
+            left_s = max(0.0, deadline_s - time.monotonic())
+            self.is_clean &= all(await asyncio.gather(*(keeper.stop(left_s, self._hurry) for keeper in keepers)))
 
 
-def make_processes(config: NodeConfig, given: dict[str, Any], folder: DataFolder) -> tuple[list[NodeProcess], str]:
+def make_processes(
+    config: NodeConfig, given: dict[str, Any], folder: DataFolder, listeners: Listeners
+) -> tuple[list[NodeProcess], str]:
     """The processes of a node and the URL of its NATS server.
 
     given: the options that the user gave, for the services that know them. Raises ConfigError, OSError.
     """
     processes: list[NodeProcess] = []
     nats_url = config.nats
+    identities = node_identities(config, folder)
     if not nats_url:
-        options = NatsServerOptions(store_dir=folder.store, port=free_port(), sync_interval=config.nats_sync_interval)
+        options = NatsServerOptions(
+            store_dir=folder.store,
+            port=free_port(),
+            sync_interval=config.nats_sync_interval,
+            security=server_security(identities, given.get("shard", DEFAULT_SHARD)) if identities else None,
+        )
         processes.append(NatsServerProcess(folder, options))
         nats_url = options.url
     for service in DRAIN_ORDER:
         values = service_values(service, config, given)
         values |= {"nats": nats_url, "drain_timeout_s": config.drain_timeout_s}
+        values |= identities.options(service) if identities else {}
         for index in range(config.count(service)):
             if service == "gateway":
-                values = {**values, "port": config.port + index}
-            processes.append(ServiceProcess(folder, service, index, values))
+                processes.append(_gateway(folder, index, values, config, listeners))
+            else:
+                processes.append(ServiceProcess(folder, service, index, values))
     return processes, nats_url
+
+
+def _gateway(
+    folder: DataFolder, index: int, values: dict[str, Any], config: NodeConfig, listeners: Listeners
+) -> ServiceProcess:
+    """In a rolling restart its streams may take until their deadline; when the node stops, it is told to end them."""
+    longest_s: float = msgspec.structs.asdict(build(service_config("gateway"), values))["request_timeout_s"]
+    values = {
+        **values,
+        "port": config.port + index,
+        "drain_timeout_s": max(config.drain_timeout_s, longest_s + REQUEST_END_S),
+    }
+    return ServiceProcess(folder, "gateway", index, values, partial(listeners.fds, index))

@@ -2,7 +2,10 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import msgspec
 
 from deploy.node.config import to_toml
 from deploy.node.folder import DataFolder
@@ -10,10 +13,32 @@ from deploy.node.nats_server import NatsServerOptions, command, free_port, is_re
 
 PROBE_TIMEOUT_S = 2.0
 LOOPBACK = "127.0.0.1"
+NATS_SERVER = "nats-server"
+NATS_SERVER_STOP_S = 10.0
+
+
+class Probe(Protocol):
+    """Asks one start of a process, also while another start of the same process is alive."""
+
+    async def is_ready(self) -> bool:
+        """Whether it can do its work now."""
+
+    async def is_leading(self) -> bool:
+        """Whether its fellows stand by for it."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """One start: what to run, whom to ask, and the file descriptors that it inherits."""
+
+    command: Sequence[str]
+    probe: Probe
+    fds: Sequence[int] = ()
 
 
 class NodeProcess(Protocol):
-    """One process that a node keeps running."""
+    """One process that a node keeps running. drain_s: how long it may take to finish what it does."""
+
+    drain_s: float
 
     @property
     def name(self) -> str:
@@ -23,63 +48,100 @@ class NodeProcess(Protocol):
     def role(self) -> str:
         """Its service, e.g. worker."""
 
-    def prepare(self) -> list[str]:
-        """Called before each start: writes the configuration, gives the command line."""
-
-    async def is_ready(self) -> bool:
-        """Whether it can do its work now."""
+    def prepare(self) -> Start:
+        """Called before each start: writes the configuration."""
 
 
 class NatsServerProcess:
     """The node's own nats-server; port and store stay the same over restarts."""
 
-    name = "nats-server"
-    role = "nats-server"
+    name = NATS_SERVER
+    role = NATS_SERVER
+    drain_s = NATS_SERVER_STOP_S
 
     def __init__(self, folder: DataFolder, options: NatsServerOptions) -> None:
         self.options = options
         self._config = folder.config("nats-server.conf")
 
-    def prepare(self) -> list[str]:
+    def prepare(self) -> Start:
         write_config(self._config, self.options)
-        return command(self._config)
+        return Start(command(self._config), self)
 
     async def is_ready(self) -> bool:
         return await asyncio.to_thread(is_ready, self.options.host, self.options.port, PROBE_TIMEOUT_S)
 
+    async def is_leading(self) -> bool:
+        return False
+
 
 class ServiceProcess:
-    """One instance of a service, configured by a TOML file, asked on its health port."""
+    """One instance of a service, configured by a TOML file, asked on its health port.
 
-    def __init__(self, folder: DataFolder, role: str, index: int, values: dict[str, Any]) -> None:
+    fds: called before each start for the descriptors of its listening sockets.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        role: str,
+        index: int,
+        values: dict[str, Any],
+        fds: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
         self.role = role
         self.name = f"{role}-{index}"
+        self.drain_s: float = values["drain_timeout_s"]
         self._values = {**values, "name": self.name, "health_host": LOOPBACK}
         self._config = folder.config(f"{self.name}.toml")
-        self.health_port = free_port()
+        self._health_port = free_port()
+        self._fds = fds
 
-    def prepare(self) -> list[str]:
-        """The health port stays the same over restarts unless somebody took it."""
-        self.health_port = free_port(preferred=self.health_port)
-        self._config.write_text(to_toml({**self._values, "health_port": self.health_port}), encoding="utf-8")
-        return [sys.executable, "-m", f"services.{self.role}", "--config", str(self._config)]
+    def prepare(self) -> Start:
+        """The health port stays the same over restarts unless somebody has it: often the start before, still alive."""
+        self._health_port = free_port(preferred=self._health_port)
+        values = {**self._values, "health_port": self._health_port}
+        fds = self._fds()
+        if fds:
+            values["listen_fd"] = list(fds)
+        self._config.write_text(to_toml(values), encoding="utf-8")
+        command = [sys.executable, "-m", f"services.{self.role}", "--config", str(self._config)]
+        return Start(command, HealthProbe(self._health_port), fds)
+
+
+class HealthProbe:
+    """Asks a service on its health port (shared/health.py)."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
 
     async def is_ready(self) -> bool:
+        return (await self._get("/ready"))[0] == 200
+
+    async def is_leading(self) -> bool:
+        _, body = await self._get("/health")
         try:
-            return await asyncio.wait_for(_get_status(self.health_port, "/ready"), PROBE_TIMEOUT_S) == 200
-        except (OSError, TimeoutError, ValueError):
+            health = msgspec.json.decode(body)
+        except msgspec.DecodeError:
             return False
+        return isinstance(health, dict) and health.get("role") == "leader"
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        """Status and body; status 0 when there is no answer."""
+        try:
+            return await asyncio.wait_for(_get(self._port, path), PROBE_TIMEOUT_S)
+        except (OSError, TimeoutError, ValueError):
+            return 0, b""
 
 
-async def _get_status(port: int, path: str) -> int:
-    """The status of a GET on the loopback. OSError when nobody listens, ValueError when it is no HTTP."""
+async def _get(port: int, path: str) -> tuple[int, bytes]:
+    """Status and body of a GET on the loopback. OSError when nobody listens, ValueError when it is no HTTP."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n\r\n".encode())
-        line = await reader.readline()
-        fields = line.split()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        fields = head.split()
         if len(fields) < 2:
             raise ValueError("no status line")
-        return int(fields[1])
+        return int(fields[1]), body
     finally:
         writer.close()

@@ -12,31 +12,60 @@ from pathlib import Path
 
 from deploy.node.folder import DataFolder
 from deploy.node.node import Node
+from deploy.node.processes import Start
 
 SLEEP = "import time\nprint('hello', flush=True)\nopen({ready!r}, 'w').close()\nwhile True: time.sleep(60)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
 GRACEFUL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + SLEEP
+# A drain without end; a second signal ends it.
+DRAINING = """
+import signal, sys
+num_signals = 0
+def on_signal(*_):
+    global num_signals
+    num_signals += 1
+    print("draining" if num_signals == 1 else "hurrying", flush=True)
+    if num_signals == 2:
+        sys.exit(0)
+signal.signal(signal.SIGTERM, on_signal)
+""" + SLEEP.replace("time.sleep(60)", "time.sleep(0.05)")
 BAD_OPTION = "import sys\nprint('max-model-len 9000 needs 5 blocks, there are 3')\nsys.exit(2)"
 CRASH = "raise SystemExit('boom')"
 
 
 class Dummy:
-    """A NodeProcess that runs a script; ready once the script has made its ready file."""
+    """A NodeProcess that runs a script; each start is ready once the script has made that start's file."""
+
+    drain_s = 30.0
 
     def __init__(self, folder: Path, name: str, role: str, script: str = GRACEFUL) -> None:
         self.name = name
         self.role = role
         self.num_starts = 0
-        self._ready = folder / f"{name}.ready"
-        self._script = script.format(ready=str(self._ready))
+        self.script = script
+        self.leads = False
+        self.probes: list[DummyProbe] = []
+        self._folder = folder
 
-    def prepare(self) -> list[str]:
+    def prepare(self) -> Start:
         self.num_starts += 1
-        self._ready.unlink(missing_ok=True)
-        return [sys.executable, "-c", self._script, self.name]
+        probe = DummyProbe(self, self._folder / f"{self.name}.{self.num_starts}.ready")
+        self.probes.append(probe)
+        return Start([sys.executable, "-c", self.script.format(ready=str(probe.file)), self.name], probe)
+
+
+class DummyProbe:
+    """Asks one start."""
+
+    def __init__(self, dummy: Dummy, file: Path) -> None:
+        self.file = file
+        self._dummy = dummy
 
     async def is_ready(self) -> bool:
-        return self._ready.exists()
+        return self.file.exists()
+
+    async def is_leading(self) -> bool:
+        return self._dummy.leads
 
 
 class Record:

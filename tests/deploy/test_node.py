@@ -12,7 +12,18 @@ import pytest
 
 from deploy.node.folder import DataFolder, FolderInUse
 from deploy.node.node import Node, StartFailed
-from tests.deploy.dummies import BAD_OPTION, CRASH, SLEEP, STUBBORN, Dummy, Record, is_alive, wait_until_gone
+from deploy.node.processes import Start
+from tests.deploy.dummies import (
+    BAD_OPTION,
+    CRASH,
+    DRAINING,
+    SLEEP,
+    STUBBORN,
+    Dummy,
+    Record,
+    is_alive,
+    wait_until_gone,
+)
 
 READY_S = 30.0
 
@@ -25,9 +36,9 @@ def folder(tmp_path: Path) -> Iterator[DataFolder]:
     data.close()
 
 
-def make_node(folder: DataFolder, processes: Sequence[Dummy], stop_limit_s: float = 10.0) -> tuple[Node, Record]:
+def make_node(folder: DataFolder, processes: Sequence[Dummy], drain_s: float = 10.0) -> tuple[Node, Record]:
     record = Record()
-    return Node(processes, folder, record, stop_limit_s), record
+    return Node(processes, folder, record, drain_s), record
 
 
 def running(node: Node) -> dict[str, int]:
@@ -50,7 +61,7 @@ async def test_killed_process_starts_again_at_once(folder: DataFolder, tmp_path:
     async with node:
         await node.wait_ready(READY_S)
         before = running(node)
-        (tmp_path / "worker-0.ready").unlink()
+        dummies[0].probes[0].file.unlink()
         os.kill(before["worker-0"], signal.SIGKILL)
         await node.wait_ready(READY_S)
         after = running(node)
@@ -69,8 +80,26 @@ async def test_stops_in_drain_order(folder: DataFolder, tmp_path: Path) -> None:
     assert node.is_clean
 
 
-async def test_stubborn_process_is_killed_after_the_limit(folder: DataFolder, tmp_path: Path) -> None:
-    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], stop_limit_s=0.1)
+@pytest.mark.parametrize("hurry", [False, True])
+async def test_a_second_sigterm_ends_what_drains_too_long(folder: DataFolder, tmp_path: Path, hurry: bool) -> None:
+    """After the drain limit, or when a person does not want to wait for it."""
+    dummies = [Dummy(tmp_path, "gateway-0", "gateway", DRAINING), Dummy(tmp_path, "worker-0", "worker", DRAINING)]
+    node, record = make_node(folder, dummies, drain_s=1000 if hurry else 0.1)
+    async with node:
+        await node.wait_ready(READY_S)
+        if hurry:
+            node.hurry()
+    assert node.is_clean
+    assert record.stopped == ["gateway", "worker"]
+    for dummy in dummies:
+        assert folder.log(dummy.name).read_text().split() == ["hello", "draining", "hurrying"]
+
+
+async def test_stubborn_process_is_killed_in_the_end(
+    folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.node.child.KILL_AFTER_S", 0.2)
+    node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_s=0.1)
     async with node:
         await node.wait_ready(READY_S)
         pids = running(node)
@@ -78,13 +107,14 @@ async def test_stubborn_process_is_killed_after_the_limit(folder: DataFolder, tm
     assert wait_until_gone(list(pids.values())) == []
 
 
-async def test_hurry_ends_a_drain(folder: DataFolder, tmp_path: Path) -> None:
-    node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], stop_limit_s=1000)
+async def test_listeners_are_closed_before_the_gateways_drain(folder: DataFolder, tmp_path: Path) -> None:
+    """Whoever comes now is refused at once and can go elsewhere."""
+    gateway = Dummy(tmp_path, "gateway-0", "gateway", DRAINING)
+    alive: list[bool] = []
+    node = Node([gateway], folder, Record(), 0.1, lambda: alive.append(is_alive(node.pids["gateway-0"] or 0)))
     async with node:
         await node.wait_ready(READY_S)
-        node.hurry()
-    assert not node.is_clean
-    assert record.stopped == ["worker"]
+    assert alive == [True]
 
 
 async def test_default_action_of_sigterm_is_a_clean_end(folder: DataFolder, tmp_path: Path) -> None:
@@ -121,8 +151,8 @@ async def test_start_that_takes_too_long_fails(folder: DataFolder, tmp_path: Pat
 
 async def test_missing_command_is_told(folder: DataFolder, tmp_path: Path) -> None:
     class Missing(Dummy):
-        def prepare(self) -> list[str]:
-            return ["/no/such/command"]
+        def prepare(self) -> Start:
+            return Start(["/no/such/command"], super().prepare().probe)
 
     node, _ = make_node(folder, [Missing(tmp_path, "worker-0", "worker")])
     with pytest.raises(StartFailed, match="/no/such/command: No such file"):
@@ -150,11 +180,12 @@ async def test_death_of_the_node_leaves_no_process(number: int, tmp_path: Path) 
 def test_a_folder_serves_one_node_at_a_time(folder: DataFolder) -> None:
     with pytest.raises(FolderInUse, match=str(folder.root)):
         DataFolder(folder.root).open()
-    folder.write_url("http", "http://127.0.0.1:1")
+    folder.write_urls("http.urls", ["http://127.0.0.1:1", "http://127.0.0.1:2"])
+    assert (folder.root / "http.urls").read_text() == "http://127.0.0.1:1\nhttp://127.0.0.1:2\n"
     folder.log("worker-0").write_text("old")
     folder.close()
     again = DataFolder(folder.root)
     again.open()
-    assert not (folder.root / "http.url").exists()
+    assert not (folder.root / "http.urls").exists()
     assert (folder.root / "logs" / "worker-0.log.1").read_text() == "old"
     again.close()

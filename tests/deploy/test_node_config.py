@@ -19,7 +19,7 @@ def test_every_option_of_every_service_is_an_option_of_up() -> None:
     names = {field.name for field in msgspec.structs.fields(node_config())}
     for service in DRAIN_ORDER:
         missing = {field.name for field in msgspec.structs.fields(service_config(service))} - names
-        assert missing <= {"name", "health_host", "health_port"}, service
+        assert missing <= {"name", "health_host", "health_port", "listen_fd"}, service
 
 
 def test_shared_options_have_one_default() -> None:

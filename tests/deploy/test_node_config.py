@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deploy.node.config import DRAIN_ORDER, node_config, service_config, service_values, to_toml
-from shared.config import ConfigError, build, make_parser, read_options
+from shared.config import ConfigError, NatsIdentity, build, make_parser, read_options
 
 
 def up(*argv: str) -> tuple[msgspec.Struct, dict[str, object]]:
@@ -19,7 +19,7 @@ def test_every_option_of_every_service_is_an_option_of_up() -> None:
     names = {field.name for field in msgspec.structs.fields(node_config())}
     for service in DRAIN_ORDER:
         missing = {field.name for field in msgspec.structs.fields(service_config(service))} - names
-        assert missing <= {"name", "health_host", "health_port", "listen_fd"}, service
+        assert missing <= {"name", "health_host", "health_port", "listen_fd", *NatsIdentity.__struct_fields__}, service
 
 
 def test_shared_options_have_one_default() -> None:

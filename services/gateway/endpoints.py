@@ -1,6 +1,5 @@
 """What each path does."""
 
-import random
 import time
 from collections.abc import Callable
 
@@ -9,16 +8,15 @@ import msgspec
 from services.gateway.config import GatewayConfig
 from services.gateway.core.model_directory import model_object
 from services.gateway.core.openapi import DOCS_PAGE, openapi_document
-from services.gateway.core.preparation import prepare
 from services.gateway.generation import Generation
 from services.gateway.http.exchange import Exchange
 from services.gateway.http.routes import Routes
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.pipeline import Pipeline
+from services.gateway.request_endpoints import RequestEndpoints
 from shared.errors import RequestError, unavailable
 from shared.health import Health, health_page
 from shared.micro import package_version
-from shared.reading.submission import new_request_id
 
 
 class Endpoints:
@@ -27,18 +25,19 @@ class Endpoints:
     def __init__(
         self, config: GatewayConfig, pipeline: Pipeline, metrics: GatewayMetrics, check_health: Callable[[], Health]
     ) -> None:
-        self._config = config
         self._pipeline = pipeline
-        self._metrics = metrics
         self._check_health = check_health
-        self._seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+        self._requests = RequestEndpoints(config, pipeline, metrics)
         self._openapi = msgspec.json.encode(openapi_document(package_version()))
-        self.generations: set[Generation] = set()
+
+    @property
+    def generations(self) -> set[Generation]:
+        """The answers that are being given."""
+        return self._requests.generations
 
     def add_to(self, routes: Routes) -> None:
         """Register all paths."""
-        routes.add("POST", "/v1/completions", self._completions)
-        routes.add("POST", "/v1/chat/completions", self._chat_completions)
+        self._requests.add_to(routes)
         routes.add("GET", "/v1/models", self._models)
         routes.add("GET", "/v1/models/", self._model)
         routes.add("GET", "/version", self._version)
@@ -48,39 +47,9 @@ class Endpoints:
             routes.add("GET", path, self._probe)
 
     def fail_all(self, error: RequestError) -> None:
-        """End every running generation with an error."""
+        """End every running answer with an error, because this gateway goes."""
         for generation in list(self.generations):
-            generation.fail(error)
-
-    async def _completions(self, exchange: Exchange) -> None:
-        await self._generate(exchange, chat=False)
-
-    async def _chat_completions(self, exchange: Exchange) -> None:
-        await self._generate(exchange, chat=True)
-
-    async def _generate(self, exchange: Exchange, chat: bool) -> None:
-        body = await exchange.read_json(self._config.max_body_bytes)
-        refusal = self._pipeline.readiness.refusal(time.monotonic())
-        prepared = prepare(
-            body,
-            chat=chat,
-            find_model=lambda name: self._pipeline.models.find(name, time.monotonic()),
-            request_id=new_request_id(),
-            seed=self._seeds.getrandbits(63),
-            now_s=time.time(),
-            deadline_s=self._config.request_timeout_s,
-            traceparent=exchange.header(b"traceparent") or "",
-        )
-        if refusal is not None:
-            raise refusal
-        if prepared.params.unknown:
-            self._metrics.unknown_fields.inc(len(prepared.params.unknown))
-        generation = Generation(self._pipeline, prepared, exchange, self._metrics.of_model(prepared.model_shown))
-        self.generations.add(generation)
-        try:
-            await generation.run()
-        finally:
-            self.generations.discard(generation)
+            generation.leave(error)
 
     async def _models(self, exchange: Exchange) -> None:
         cards = self._pipeline.models.cards(time.monotonic())

@@ -1,59 +1,85 @@
-"""One HTTP request from its checked form to the last byte of its answer."""
+"""One HTTP answer from its first request to a tokenizer or detokenizer to its last byte."""
 
 import asyncio
 import functools
 import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from services.gateway.core.answers import Gathering, Identity, Usage
+from services.gateway.core.answers import Gathering, Usage
 from services.gateway.core.events import EventFormat, error_event
-from services.gateway.core.preparation import Prepared
+from services.gateway.core.shape import AnswerShape
 from services.gateway.http.exchange import Exchange
 from services.gateway.metrics import ModelMetrics
-from services.gateway.pipeline import Pipeline
-from services.gateway.prompt_request import PromptRequest
 from shared.endings import FINISH_REASONS
 from shared.errors import RequestError, timed_out
 from shared.messages.pipeline import Accepted, Delta
 from shared.reading.outcome import failure
+from shared.reading.stream import OnDelta
 
 DEADLINE_GRACE_S = 5.0
 
 
+class Prompt(Protocol):
+    """What is read for one prompt: a PromptRequest, or a JoinedPrompt."""
+
+    async def start(self) -> Accepted: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
 class Generation:
-    """Sends the requests of all prompts, reads their text, answers.
+    """Starts all prompts, reads their text, answers.
+
+    open_prompts: one for each prompt, given where its deltas go. positions: tokens of each choice that the client has
+    already. deadline_s: seconds from now, after which the log is trusted no longer to tell of the end. is_kept: whether
+    the requests go on when this answer breaks off.
 
     Deltas come in from the bus's read loop (_on_delta) and leave in the same call: a token costs no task switch. No
-    HTTP status is sent before the first delta or end (rule 13). Whatever way it ends, requests that still run are
-    cancelled in the log.
+    HTTP status is sent before the first delta or end (rule 13). Whatever way it ends, every prompt is abandoned, which
+    cancels in the log what nobody else may read.
     """
 
-    def __init__(self, pipeline: Pipeline, prepared: Prepared, exchange: Exchange, metrics: ModelMetrics) -> None:
-        self._prepared = prepared
+    def __init__(
+        self,
+        shape: AnswerShape,
+        open_prompts: Sequence[Callable[[OnDelta], Prompt]],
+        exchange: Exchange,
+        metrics: ModelMetrics,
+        *,
+        deadline_s: float,
+        is_kept: bool,
+        positions: Sequence[int] | None = None,
+    ) -> None:
         self._exchange = exchange
         self._metrics = metrics
-        self._usage = Usage()
-        self._identity = Identity.of(prepared, int(time.time()))
-        self._format = EventFormat(prepared, self._identity, self._usage) if prepared.params.stream else None
-        self._gathering = None if prepared.params.stream else Gathering(prepared, self._identity)
-        num_choices = prepared.params.n
+        self._deadline_s = deadline_s
+        self._is_kept = is_kept
+        positions = positions or [0] * shape.num_choices
+        self._usage = Usage(num_completion_tokens=sum(positions))
+        self._format = EventFormat(shape, positions, self._usage) if shape.stream else None
+        self._gathering = None if shape.stream else Gathering(shape)
         self._prompts = [
-            PromptRequest(pipeline, request, num_choices, functools.partial(self._on_delta, index * num_choices))
-            for index, request in enumerate(prepared.requests)
+            open_prompt(functools.partial(self._on_delta, index * shape.n))
+            for index, open_prompt in enumerate(open_prompts)
         ]
-        self._num_open = prepared.num_choices
+        self._num_open = shape.num_choices
         self._error: RequestError | None = None
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
         self._held: list[tuple[int, Delta, float]] | None = []
         self._started_at = time.monotonic()
         self._first_at = 0.0
-        self._last_at = [0.0] * prepared.num_choices
+        self._last_at = [0.0] * shape.num_choices
 
     async def run(self) -> None:
         """Answer the request. Raises RequestError as long as no status was sent."""
         try:
-            deadline_s = self._prepared.requests[0].deadline_s
-            async with asyncio.timeout(deadline_s + DEADLINE_GRACE_S):
+            async with asyncio.timeout(self._deadline_s + DEADLINE_GRACE_S):
                 await self._answer()
         except TimeoutError:
             await self._answer_failure(timed_out("The deadline of the request has passed."))
@@ -62,10 +88,17 @@ class Generation:
                 prompt.abandon()
 
     def fail(self, error: RequestError) -> None:
-        """End the answer with an error; what runs is cancelled."""
+        """End the answer with an error; what runs is cancelled, or left if it is kept."""
         self._error = self._error or error
         self._begun.set()
         self._over.set()
+
+    def leave(self, error: RequestError) -> None:
+        """The same when it is this gateway that goes: the client of a kept request is told that it can read on."""
+        if self._is_kept:
+            message = f"{error.message} The request goes on: read on from the last event's id on another server."
+            error = RequestError(message, error.param, error.code, error.status, error.type, error.retry_after_s)
+        self.fail(error)
 
     async def _answer(self) -> None:
         accepted = await self._submit()
@@ -113,9 +146,9 @@ class Generation:
         await self._exchange.start_events()
         held, self._held = self._held or [], None
         parts = [events.first_events(), *(self._event(events, choice, delta, now) for choice, delta, now in held)]
-        self._exchange.write_event(b"".join(parts))
         self._exchange.connection.on_pause = self._pause
         self._exchange.connection.on_resume = self._resume
+        self._exchange.write_event(b"".join(parts))
 
     def _pause(self) -> None:
         for prompt in self._prompts:

@@ -89,6 +89,9 @@ class GatewayMetrics(Collector):
         self.client_gone = Counter(
             "tokenbus_client_disconnects", "Requests whose client went before the answer", registry=registry
         )
+        self.read_again = Counter(
+            "tokenbus_requests_read_again", "Requests read by GET /v1/requests/{id}/stream", registry=registry
+        )
         self.running = Gauge("tokenbus_http_requests_running", "Generations being answered", registry=registry)
         registry.register(self)
 

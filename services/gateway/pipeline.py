@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from services.gateway.core.model_directory import ModelDirectory
 from services.gateway.core.readiness import Readiness
+from services.gateway.presence import Presence
 from shared import subjects
 from shared.bus.client import Bus, Handler, Subscription
 from shared.bus.nats_log import NatsLog
@@ -18,6 +20,8 @@ from shared.messages.pipeline import End
 from shared.reading.hub import StreamHub
 
 LOG_PROBE_S = 0.4
+
+T = TypeVar("T")
 
 _decode_leader: Callable[[bytes], LeaderHeartbeat] = decoder(LeaderHeartbeat)
 _decode_tokenizer: Callable[[bytes], TokenizerHeartbeat] = decoder(TokenizerHeartbeat)
@@ -33,11 +37,12 @@ class Pipeline:
         self.hub = StreamHub(bus)
         self.readiness = Readiness()
         self.models = ModelDirectory()
+        self.presence = Presence(bus, self.log_of, log)
         self.num_malformed = 0
         self._log = log
         self._logs: dict[str, NatsLog] = {}
         self._subscriptions: list[Subscription] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._probe: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -50,6 +55,7 @@ class Pipeline:
             (subjects.detokenizer_heartbeat(self.shard), self._on_detokenizer),
         ):
             self._subscriptions.append(await self.bus.subscribe(subject, self._tolerant(handler)))
+        self.presence.start()
         self._probe = asyncio.create_task(self._probe_log())
 
     async def stop(self, timeout_s: float) -> None:
@@ -59,6 +65,7 @@ class Pipeline:
             await asyncio.gather(self._probe, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
+        await self.presence.stop(timeout_s)
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         await self.hub.stop()
@@ -72,9 +79,14 @@ class Pipeline:
 
     def cancel(self, request_id: str, shard: str) -> None:
         """Begin at once to write the request's end into the log; retried until it is stored."""
-        task = asyncio.create_task(self._append_cancel(request_id, shard))
+        self.spawn(self._append_cancel(request_id, shard))
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Work that goes on whatever becomes of the client that it was begun for."""
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _append_cancel(self, request_id: str, shard: str) -> None:
         record = encode(End(request_id=request_id, reason="cancel"))

@@ -1,4 +1,4 @@
-"""The request of one prompt on its way: sent, read, paused, cancelled."""
+"""The request of one prompt on its way: sent, read, paused, cancelled or left."""
 
 import asyncio
 
@@ -13,13 +13,14 @@ EARLY_ATTACH_S = 3.0
 
 
 class PromptRequest:
-    """One GenerateRequest with its stream of text."""
+    """One GenerateRequest with its stream of text. It ends with its reader, unless it is kept (keep_s)."""
 
     def __init__(self, pipeline: Pipeline, request: GenerateRequest, num_choices: int, on_delta: OnDelta) -> None:
         self._pipeline = pipeline
         self._request = request
         self._stream = Stream(request.request_id or "", pipeline.shard, num_choices, on_delta)
         self._may_run = False
+        self._is_kept = False
 
     async def start(self) -> Accepted:
         """Send it until it is accepted. Raises RequestError.
@@ -44,6 +45,9 @@ class PromptRequest:
             stream.shard = accepted.shard
         if not stream.number:
             hub.attach(stream)
+        if self._request.keep_s:
+            self._is_kept = True
+            self._pipeline.presence.join(stream.request_id, stream.shard, is_owner=True)
         return accepted
 
     def pause(self) -> None:
@@ -55,10 +59,14 @@ class PromptRequest:
         self._pipeline.hub.attach(self._stream)
 
     def abandon(self) -> None:
-        """Read no more, and cancel it in the log unless it has ended or was refused."""
-        if self._stream.is_done:
-            return
-        self._pipeline.hub.detach(self._stream)
-        if self._may_run:
-            self._may_run = False
-            self._pipeline.cancel(self._stream.request_id, self._stream.shard)
+        """Read no more; call once. Unless it has ended or was refused, it is cancelled in the log, or left if kept.
+
+        A kept one that was not accepted yet is cancelled too: its client has not learned its id.
+        """
+        stream = self._stream
+        if not stream.is_done:
+            self._pipeline.hub.detach(stream)
+        if self._is_kept:
+            self._pipeline.presence.leave(stream.request_id, is_done=stream.is_done)
+        elif self._may_run and not stream.is_done:
+            self._pipeline.cancel(stream.request_id, stream.shard)

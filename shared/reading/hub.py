@@ -71,6 +71,10 @@ class StreamHub:
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
 
+    def heard_lately(self, shard: str) -> list[str]:
+        """Detokenizers of a followed shard whose heartbeat came a moment ago."""
+        return self.attachments.heard_lately(shard, self._clock())
+
     def attach(self, stream: Stream) -> None:
         """Begin, or after detach resume, reading from the stream's positions."""
         self.attachments.attach(stream, self._clock())

@@ -12,7 +12,8 @@ class Stream:
 
     positions: tokens read so far, per choice. ended: choices whose last delta has come. on_delta(delta, now) is called
     for each new delta, in order of its choice's positions, never twice for a position.
-    number: the newest attach number, 0 while detached. lane: the part of the inbox that it reads from. source: the detokenizer that answered it, "" while asking.
+    number: the newest attach number, 0 while detached. lane: the part of the inbox that it reads from.
+    source: the detokenizer that answered it, "" while asking.
     tried: the detokenizer asked directly by the newest attempt, "" for the queue group.
     """
 

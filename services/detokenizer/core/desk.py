@@ -21,7 +21,7 @@ from shared.messages.pipeline import Delta, Done, End, ErrorBody, Request, Token
 
 DONE_DELAY_S = 2.0
 UNKNOWN_S = 5.0
-# A reader that comes late lacks any number of tokens, and twenty log-probabilities for each: more than one message holds.
+# A reader that comes late lacks any number of tokens, each with twenty log-probabilities: more than a message holds.
 MAX_DELTA_TOKENS = 256
 
 

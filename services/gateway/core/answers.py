@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from services.gateway.core.logprob_format import chat_logprobs, completion_logprobs
-from services.gateway.core.preparation import Prepared
+from services.gateway.core.shape import AnswerShape
 from shared.endings import FINISH_REASONS
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Delta, TokenLogprob
@@ -25,19 +25,6 @@ class Usage(msgspec.Struct, kw_only=True):
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
         }
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What every part of an answer repeats. id: cmpl- or chatcmpl- and the request id. created: Unix seconds."""
-
-    id: str
-    created: int
-
-    @classmethod
-    def of(cls, prepared: Prepared, created: int) -> "Identity":
-        """Of the answer to this request."""
-        prefix = "chatcmpl-" if prepared.chat else "cmpl-"
-        return cls(id=f"{prefix}{prepared.requests[0].request_id}", created=created)
 
 
 class GatheredChoice:
@@ -65,10 +52,9 @@ class GatheredChoice:
 class Gathering:
     """All choices of a request that wants its answer at once. prompt_token_ids: per prompt, where wanted."""
 
-    def __init__(self, prepared: Prepared, identity: Identity) -> None:
-        self._prepared = prepared
-        self._identity = identity
-        self._choices = [GatheredChoice() for _ in range(prepared.num_choices)]
+    def __init__(self, shape: AnswerShape) -> None:
+        self._shape = shape
+        self._choices = [GatheredChoice() for _ in range(shape.num_choices)]
 
     def on_delta(self, choice: int, delta: Delta) -> None:
         """The next part of a choice of the whole answer."""
@@ -76,41 +62,39 @@ class Gathering:
 
     def body(self, usage: Usage, prompt_token_ids: Sequence[list[int] | None]) -> bytes:
         """The answer as JSON."""
-        prepared = self._prepared
-        build = self._chat_choice if prepared.chat else self._completion_choice
+        shape = self._shape
+        build = self._chat_choice if shape.chat else self._completion_choice
         whole: dict[str, Any] = {
-            "id": self._identity.id,
-            "object": "chat.completion" if prepared.chat else "text_completion",
-            "created": self._identity.created,
-            "model": prepared.model_shown,
+            "id": shape.id,
+            "object": "chat.completion" if shape.chat else "text_completion",
+            "created": shape.created,
+            "model": shape.model,
             "choices": [build(index, choice) for index, choice in enumerate(self._choices)],
             "usage": usage.as_object(),
         }
-        if prepared.params.return_token_ids:
-            if prepared.chat:
+        if shape.return_token_ids:
+            if shape.chat:
                 whole["prompt_token_ids"] = prompt_token_ids[0]
             for index, choice in enumerate(whole["choices"]):
                 choice["token_ids"] = self._choices[index].token_ids
-                if not prepared.chat:
-                    choice["prompt_token_ids"] = prompt_token_ids[index // prepared.params.n]
+                if not shape.chat:
+                    choice["prompt_token_ids"] = prompt_token_ids[index // shape.n]
         return msgspec.json.encode(whole)
 
     def _completion_choice(self, index: int, choice: GatheredChoice) -> dict[str, Any]:
-        wants_logprobs = self._prepared.params.logprobs is not None
         return {
             "index": index,
             "text": "".join(choice.texts),
-            "logprobs": completion_logprobs(choice.logprobs) if wants_logprobs else None,
+            "logprobs": completion_logprobs(choice.logprobs) if self._shape.has_logprobs else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
 
     def _chat_choice(self, index: int, choice: GatheredChoice) -> dict[str, Any]:
-        wants_logprobs = self._prepared.params.logprobs is not None
         return {
             "index": index,
             "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
-            "logprobs": chat_logprobs(choice.logprobs) if wants_logprobs else None,
+            "logprobs": chat_logprobs(choice.logprobs) if self._shape.has_logprobs else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }

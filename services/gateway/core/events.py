@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.answers import Identity, Usage
+from services.gateway.core.answers import Usage
 from services.gateway.core.logprob_format import chat_logprobs, completion_logprobs
-from services.gateway.core.preparation import Prepared
+from services.gateway.core.shape import AnswerShape
 from shared.endings import FINISH_REASONS
 from shared.errors import RequestError
 from shared.messages.packed import unpack_tokens
@@ -23,30 +23,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventFormat:
-    """Events of one HTTP request. usage is the caller's, read whenever an event has to tell it.
+    """Events of one HTTP request. usage is the caller's, read whenever an event has to tell it. positions: tokens of
+    each choice that the client has already.
 
     prompt_token_ids: per prompt, set by the caller once they are known and before the first event.
     """
 
-    def __init__(self, prepared: Prepared, identity: Identity, usage: Usage) -> None:
-        params = prepared.params
-        self._chat = prepared.chat
+    def __init__(self, shape: AnswerShape, positions: Sequence[int], usage: Usage) -> None:
+        self._chat = shape.chat
         self._usage = usage
-        self._include_usage = params.include_usage
-        self._continuous_usage = params.include_usage and params.continuous_usage
-        self._wants_logprobs = params.logprobs is not None
-        self._return_token_ids = params.return_token_ids
+        self._include_usage = shape.include_usage
+        self._continuous_usage = shape.continuous_usage
+        self._wants_logprobs = shape.has_logprobs
+        self._return_token_ids = shape.return_token_ids
         self._is_plain = not (self._wants_logprobs or self._return_token_ids or self._continuous_usage)
-        self._positions = [0] * prepared.num_choices
-        self._num_choices_per_prompt = params.n
-        self.prompt_token_ids: Sequence[list[int] | None] = [None] * len(prepared.requests)
+        self._positions = list(positions)
+        self._num_choices_per_prompt = shape.n
+        self.prompt_token_ids: Sequence[list[int] | None] = [None] * shape.num_prompts
         self._head: dict[str, Any] = {
-            "id": identity.id,
-            "object": "chat.completion.chunk" if prepared.chat else "text_completion",
-            "created": identity.created,
-            "model": prepared.model_shown,
+            "id": shape.id,
+            "object": "chat.completion.chunk" if shape.chat else "text_completion",
+            "created": shape.created,
+            "model": shape.model,
         }
-        self._before = [self._template(index)[0] for index in range(prepared.num_choices)]
+        self._before = [self._template(index)[0] for index in range(shape.num_choices)]
         self._after = self._template(0)[1]
 
     def _template(self, index: int) -> tuple[bytes, bytes]:
@@ -56,11 +56,13 @@ class EventFormat:
         return b"\ndata: " + before, after + b"\n\n"
 
     def first_events(self) -> bytes:
-        """What comes before any text: in a chat, each choice's role."""
+        """What comes before any text: in a chat, the role of each choice that begins."""
         if not self._chat:
             return b""
         events = []
-        for index in range(len(self._positions)):
+        for index, position in enumerate(self._positions):
+            if position:
+                continue
             delta = {"role": "assistant", "content": ""}
             extra = {"prompt_token_ids": self.prompt_token_ids[0]} if self._return_token_ids else {}
             event = self._whole([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}], extra)

@@ -1,12 +1,14 @@
 """From the JSON body of a request to what is sent to the tokenizers (bad inputs 10 to 41)."""
 
-import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from services.gateway.core.origin import derived_id, fingerprint, origin_of
+from services.gateway.core.request_headers import Wishes
+from services.gateway.core.shape import AnswerShape, answer_id
 from shared.errors import context_length_exceeded, invalid
 from shared.messages.control import ModelCard
 from shared.messages.pipeline import PROTOCOL_VERSION, GenerateRequest
@@ -24,22 +26,13 @@ FindModel = Callable[[str], ModelCard]
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request: one GenerateRequest per prompt, each with params.n choices."""
+    """A checked request: one GenerateRequest per prompt, each with params.n choices. fingerprint: see core.origin;
+    empty where the request has no idempotency key."""
 
-    chat: bool
-    card: ModelCard
+    shape: AnswerShape
     params: Params
     requests: list[GenerateRequest]
-
-    @property
-    def model_shown(self) -> str:
-        """What the answer calls the model: the first of the names under which it is served."""
-        return self.card.shown_as or self.card.name
-
-    @property
-    def num_choices(self) -> int:
-        """Choices of the answer, over all prompts."""
-        return len(self.requests) * self.params.n
+    fingerprint: bytes
 
 
 def prepare(
@@ -51,12 +44,15 @@ def prepare(
     seed: int,
     now_s: float,
     deadline_s: float,
+    wishes: Wishes,
+    owner: str,
     traceparent: str = "",
 ) -> Prepared:
     """Check a body and make the requests of it.
 
     request_id: 32 hex digits, the id of the first prompt's request; the others follow from it. seed: used where the
-    body names none. now_s: Unix time. traceparent: W3C's header, dropped when malformed.
+    body names none. now_s: Unix time. deadline_s: where the client wishes no shorter one. owner: this gateway's
+    incarnation. traceparent: W3C's header, dropped when malformed.
     Raises RequestError naming the parameter.
     """
     card = find_model(_model_name(body))
@@ -70,6 +66,20 @@ def prepare(
     if len(prompts) * params.n > MAX_CHOICES:
         raise invalid(f"n times the number of prompts must not exceed {MAX_CHOICES}.", "n")
     passed_on = _passed_on(body, params)
+    mark = fingerprint(chat, card.name, prompts, messages, params) if wishes.key else b""
+    shape = AnswerShape(
+        id=answer_id(request_id, chat),
+        chat=chat,
+        created=int(now_s),
+        model=card.shown_as or card.name,
+        num_prompts=len(prompts),
+        n=params.n,
+        stream=params.stream,
+        has_logprobs=params.logprobs is not None,
+        return_token_ids=params.return_token_ids,
+        include_usage=params.include_usage,
+        continuous_usage=params.include_usage and params.continuous_usage,
+    )
     requests = [
         GenerateRequest(
             v=PROTOCOL_VERSION,
@@ -77,18 +87,21 @@ def prepare(
             prompt=prompt,
             messages=messages,
             params=passed_on,
-            deadline_s=deadline_s,
-            request_id=_derived_id(request_id, index),
+            deadline_s=wishes.timeout_s or deadline_s,
+            request_id=derived_id(request_id, index),
             attach=False,
             priority=params.priority or 0,
             cache_salt=params.cache_salt or "",
             seed_default=(seed + index) % 2**63,
             created_s=now_s,
             traceparent=traceparent if TRACEPARENT.fullmatch(traceparent) else "",
+            owner=owner,
+            keep_s=wishes.keep_s,
+            origin=origin_of(shape, index, mark),
         )
         for index, prompt in enumerate(prompts)
     ]
-    return Prepared(chat=chat, card=card, params=params, requests=requests)
+    return Prepared(shape=shape, params=params, requests=requests, fingerprint=mark)
 
 
 def _model_name(body: dict[str, Any]) -> str:
@@ -110,10 +123,3 @@ def _within_context(prompt: str | list[int], card: ModelCard) -> str | list[int]
 def _passed_on(body: dict[str, Any], params: Params) -> dict[str, Any]:
     left_out = KEPT_HERE.union(IGNORED, params.unknown)
     return {name: value for name, value in body.items() if value is not None and name not in left_out}
-
-
-def _derived_id(request_id: str, index: int) -> str:
-    """Ids of further prompts can be derived from the first one, and from nothing else."""
-    if index == 0:
-        return request_id
-    return hashlib.sha256(f"{request_id}:{index}".encode("ascii")).hexdigest()[:32]

@@ -20,6 +20,9 @@ SSE_HEADERS: Headers = [
 ]
 
 
+RETRY_LATER = (429, 503)
+
+
 class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
@@ -76,8 +79,8 @@ class Exchange:
     async def answer_error(self, error: RequestError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """The error in OpenAI's shape."""
         extra = list(headers)
-        if error.retry_after_s is not None:
-            extra.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+        if error.retry_after_s is not None or error.status in RETRY_LATER:
+            extra.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s or 0))))
         await self.answer(error.status, msgspec.json.encode({"error": error.body()}), headers=extra)
 
     async def start_events(self) -> None:

@@ -3,7 +3,8 @@
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor
-from services.worker.engine.interface import Engine, StepOutput
+from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.isolation import step_one_by_one
 from shared.block_hash import HASH_BYTES
 from shared.log.fold import Fold
 from shared.log.state import SequenceState
@@ -18,7 +19,8 @@ MAX_STEPS = 2000
 
 
 class Scheduled:
-    """Requests on one engine. num_blocks: those the scheduler may use; errors: by sequence id, as the client hears."""
+    """Requests on one engine. num_blocks: those the scheduler may use; errors: by sequence id, as the client hears.
+    num_failed_steps: steps that raised, and were computed sequence by sequence then."""
 
     def __init__(self, engine: Engine, num_blocks: int | None = None, max_num_batched_tokens: int = 512) -> None:
         self.engine = engine
@@ -29,6 +31,7 @@ class Scheduled:
         self.fold = Fold()
         self.scheduler = Scheduler()
         self.errors: dict[int, str] = {}
+        self.num_failed_steps = 0
         self._max_num_batched_tokens = max_num_batched_tokens
         self._num_requests = 0
         self._append("fence", Fence(kind="takeover", leader="test"))
@@ -41,6 +44,15 @@ class Scheduled:
         names = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
         cached = zip(unpack_tokens(blocks), names, strict=True)
         self.scheduler.add_worker(self._heartbeat(), self.fold.epoch_of(WORKER), cached)
+
+    def _compute(self, batch: StepInput | None) -> StepOutput:
+        if batch is None:
+            return StepOutput(self.executor.table.last_token[:0])
+        try:
+            return self.engine.step(batch)
+        except Exception:
+            self.num_failed_steps += 1
+        return step_one_by_one(self.engine, batch)
 
     def named_blocks(self) -> set[int]:
         """Blocks that the worker would report, or the scheduler would find, as holding a known prefix."""
@@ -78,8 +90,7 @@ class Scheduled:
         if plan is None:
             return False
         step = self.executor.begin(PlanColumns(plan))
-        output = StepOutput(self.executor.table.last_token[:0]) if step.batch is None else self.engine.step(step.batch)
-        frame = self.executor.finish(step, output)
+        frame = self.executor.finish(step, self._compute(step.batch))
         self.errors |= {error.sequence: error.message for error in frame.errors}
         ended = [sequence for sequence in self._append("out", frame) if sequence.end is not None]
         self.scheduler.update(WORKER, frame.step)

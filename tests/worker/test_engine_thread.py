@@ -1,6 +1,8 @@
 """The engine's thread: order, epochs, and steps that raise."""
 
 import queue
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +10,7 @@ import pytest
 import structlog
 
 from services.worker.core.plan_columns import PlanColumns
+from services.worker.engine.interface import StepInput, StepOutput
 from services.worker.engine.isolation import EngineBroken, step_one_by_one
 from services.worker.engine_thread import (
     MAX_FAILURES_IN_A_ROW,
@@ -24,6 +27,10 @@ from tests.worker.engines import BLOCK_SIZE, MemoryEngine, continuation, make_ex
 from tests.worker.plans import Planned, SmallLeader, rows_of
 
 LIMIT_S = 20.0
+# As shared.logs makes it: rich's tracebacks, the default, keep what they show.
+LOG = structlog.wrap_logger(
+    structlog.PrintLogger(), [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+)
 
 
 class Bench:
@@ -36,7 +43,7 @@ class Bench:
             self.engine,
             make_executor(),
             self.outcomes.put,
-            structlog.get_logger(),
+            LOG,
         )
         self.leader = SmallLeader(BLOCK_SIZE)
 
@@ -159,6 +166,110 @@ def test_single_sequences_that_fail_one_after_the_other_end_the_thread() -> None
         assert isinstance(bench.next_outcome(), EngineFailed)
 
 
+def fail_once(bench: Bench, error: Exception) -> None:
+    """The next step raises, whatever is in it; those after it do not."""
+    step = bench.engine.step
+
+    def failing(batch: StepInput) -> StepOutput:
+        bench.engine.step = step  # type: ignore[method-assign]
+        raise error
+
+    bench.engine.step = failing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"), [(MemoryError(), "out_of_memory"), (RuntimeError("a kernel failed"), "exception")]
+)
+def test_a_passing_failure_costs_nobody_anything(error: Exception, failure: str) -> None:
+    with running() as bench:
+        bench.open_epoch(1)
+        sequences = [Planned(number, [1, 2, number], Sampling(max_tokens=3)) for number in range(4)]
+        for sequence in sequences:
+            bench.leader.add(sequence)
+        for number in range(3):
+            if number == 1:
+                fail_once(bench, error)
+            bench.submit()
+            done = bench.next_step()
+            assert done.frame.errors == []
+            assert done.failure == (failure if number == 1 else None)
+        assert [sequence.outputs for sequence in sequences] == [continuation([1, 2, n], 3) for n in range(4)]
+
+
+def test_the_memory_of_the_failed_step_is_free_before_the_next_try() -> None:
+    """An exception keeps the frames that it passed through, and they keep the step's memory."""
+    with running() as bench:
+        bench.open_epoch(1)
+        for number in range(2):
+            bench.leader.add(Planned(number, [1, 2, number], Sampling(max_tokens=1)))
+        step = bench.engine.step
+        activations: list[weakref.ref[Activation]] = []
+        kept: list[bool] = []
+
+        def short_of_memory(batch: StepInput) -> StepOutput:
+            kept.append(any(each() is not None for each in activations))
+            activation = Activation()
+            activations.append(weakref.ref(activation))
+            if len(batch.context_lens) > 1 or 1 in batch.token_ids[-1:]:
+                raise MemoryError
+            return step(batch)
+
+        bench.engine.step = short_of_memory  # type: ignore[method-assign]
+        bench.submit()
+        assert [error.sequence for error in bench.next_step().frame.errors] == [1]
+        assert kept == [False, False, False]
+
+
+class Activation:
+    """Something large."""
+
+
+def test_three_steps_without_memory_end_the_thread_with_the_reason() -> None:
+    with running() as bench:
+        bench.open_epoch(1)
+        for number in range(2):
+            bench.leader.add(Planned(number, [1, number], Sampling(max_tokens=9)))
+        step = bench.engine.step
+
+        def only_one_fits(batch: StepInput) -> StepOutput:
+            if len(batch.context_lens) > 1:
+                raise MemoryError
+            return step(batch)
+
+        bench.engine.step = only_one_fits  # type: ignore[method-assign]
+        for _ in range(MAX_FAILURES_IN_A_ROW - 1):
+            bench.submit()
+            assert bench.next_step().frame.errors == []
+        bench.submit()
+        outcome = bench.next_outcome()
+        assert isinstance(outcome, EngineFailed)
+        assert "out_of_memory" in str(outcome.error)
+
+
+def test_it_says_for_how_long_it_has_been_busy() -> None:
+    with running() as bench:
+        bench.open_epoch(1)
+        bench.leader.add(Planned(1, [1, 2], Sampling(max_tokens=1)))
+        begun, may_end = threading.Event(), threading.Event()
+        token = bench.engine.next_token
+
+        def wait(context: list[int]) -> int:
+            begun.set()
+            may_end.wait(LIMIT_S)
+            return token(context)
+
+        bench.engine.next_token = wait
+        assert bench.thread.busy_s == 0
+        bench.submit()
+        assert begun.wait(LIMIT_S)
+        first = bench.thread.busy_s
+        while bench.thread.busy_s <= first:
+            pass
+        may_end.set()
+        bench.next_step()
+        assert bench.thread.busy_s == 0
+
+
 def test_one_by_one_equals_the_whole_step() -> None:
     leader, executor, engine = SmallLeader(BLOCK_SIZE, chunk=3), make_executor(), MemoryEngine()
     leader.open_epoch(1)
@@ -175,3 +286,28 @@ def test_one_by_one_equals_the_whole_step() -> None:
     engine.failing = {2, 4, 8}
     with pytest.raises(EngineBroken):
         step_one_by_one(engine, batch)
+
+
+@pytest.mark.parametrize("num_without_memory", [1, 2])
+def test_one_sequence_without_memory_fails_two_are_the_machines_fault(num_without_memory: int) -> None:
+    leader, executor, engine = SmallLeader(BLOCK_SIZE), make_executor(), MemoryEngine()
+    leader.open_epoch(1)
+    for number in range(4):
+        leader.add(Planned(number, [1, 100 + number], Sampling(max_tokens=2)))
+    plan = leader.make_plan()
+    assert plan is not None
+    batch = executor.begin(PlanColumns(plan)).batch
+    assert batch is not None
+    step = engine.step
+
+    def short_of_memory(batch: StepInput) -> StepOutput:
+        if (batch.token_ids >= 104 - num_without_memory).any():
+            raise MemoryError
+        return step(batch)
+
+    engine.step = short_of_memory  # type: ignore[method-assign]
+    if num_without_memory == 1:
+        assert list(step_one_by_one(engine, batch).failed) == [3]
+    else:
+        with pytest.raises(EngineBroken, match="no memory for 2 of 4 sequences"):
+            step_one_by_one(engine, batch)

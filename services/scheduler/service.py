@@ -41,6 +41,7 @@ HEARTBEAT_S = 0.2
 HEARD_LATELY_S = 1.0
 LEAVE_RESERVE_S = 2.0
 FULL_SHARE = 0.95
+MAX_WORKER_FENCES = 1000
 
 
 class LostLeadership(RuntimeError):
@@ -177,7 +178,16 @@ class SchedulerService:
             if now - beat >= HEARTBEAT_S:
                 beat = now
                 self._send_heartbeat()
+            if len(self.fold.worker_fences) > MAX_WORKER_FENCES:
+                await self._begin_new_term()
+                continue
             self.leader.tick(now, time.time_ns())
+
+    async def _begin_new_term(self) -> None:
+        """Take over from itself: every fold forgets its workers' fences with a take-over, and with nothing else, since
+        a zombie's rows must not count again."""
+        self._logger.info("a new term: many fenced workers are remembered", workers=len(self.fold.worker_fences))
+        await self._fencer.append(Fence(kind="takeover", leader=self._host.name))
 
     def _send_heartbeat(self) -> None:
         assert self.leader is not None
@@ -235,10 +245,10 @@ class SchedulerService:
             self.leader.on_change(change, now)
 
     def _on_takeover(self, leader: str, now: float) -> None:
-        if self.leader is not None:
-            self._lose(f"{leader} took over")
-        elif leader == self._host.name:
+        if leader == self._host.name:
             self._lead(now)
+        elif self.leader is not None:
+            self._lose(f"{leader} took over")
 
     def _on_reload(self) -> None:
         if self.leader is not None or self.fold.leader == self._host.name:
@@ -273,12 +283,11 @@ class SchedulerService:
 
     def _on_worker_heartbeat(self, heartbeat: WorkerHeartbeat, reply: str) -> None:
         now = self._now()
-        if self.leader is not None:
-            self.leader.on_worker_heartbeat(heartbeat, now)
-            return
         if heartbeat.worker not in self._heartbeats:
             self._heartbeats = {name: at for name, at in self._heartbeats.items() if now - at[0] < HEARD_LATELY_S}
         self._heartbeats[heartbeat.worker] = (now, heartbeat)
+        if self.leader is not None:
+            self.leader.on_worker_heartbeat(heartbeat, now)
 
     def _on_leader_heartbeat(self, heartbeat: LeaderHeartbeat, reply: str) -> None:
         self._watch.on_heartbeat(heartbeat.leader, self.fold.leader, self._now())

@@ -44,6 +44,7 @@ from shared.service import EndpointCounts, Health, ServiceHost, StartError
 
 HEARTBEAT_S = 0.25
 LOG_INTERVAL_S = 1.0
+LEAVE_RESERVE_S = 1.0
 MAX_POSITIONS = 256
 MAX_POSITION = 2**31 - 1
 
@@ -102,14 +103,23 @@ class TokenizerService:
                 heartbeats.result()
             for intake in intakes:
                 await intake.unsubscribe()
-            while self._tasks:
-                await asyncio.wait(set(self._tasks))
+            await self._finish_tasks()
         finally:
             leftover = [heartbeats, stopping, *self._tasks]
             for task in leftover:
                 task.cancel()
             await asyncio.gather(*leftover, return_exceptions=True)
             self._intake.close()
+
+    async def _finish_tasks(self) -> None:
+        """Answer what was taken. Where the log is away some cannot be answered in time: then no answer is the right
+        one, since the record may be stored, and clients that ask again by the same id get the same request."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + max(0.0, self._config.drain_timeout_s - LEAVE_RESERVE_S)
+        while self._tasks and (left_s := until - loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left_s)
+        if self._tasks:
+            self._logger.warning("requests are left without an answer", requests=len(self._tasks))
 
     async def _hear_of_the_leader(self) -> None:
         """Take no request before this process can judge it: a colleague may know already what it does not."""

@@ -9,6 +9,7 @@ from shared.messages.codec import encode
 from shared.messages.pipeline import Done, End, Reader
 
 RETRY_S = 0.5
+DRAIN_LIMIT_S = 2.0
 
 
 class BackgroundAppender:
@@ -47,7 +48,17 @@ class BackgroundAppender:
                 self._logger.warning("record not stored yet", message_id=message_id, error=str(error))
             await asyncio.sleep(RETRY_S)
 
-    async def drain(self) -> None:
-        """Wait until everything is stored."""
-        while self._tasks:
+    async def drain(self, limit_s: float = DRAIN_LIMIT_S) -> None:
+        """Wait until everything is stored; where the log stays away, no longer than limit_s.
+
+        Nothing is lost then, only late. Each record here follows from the log, and whoever folds it next finds it
+        again: deadlines, silent gateways, readers, rejections and verdicts the next leader, stop strings and outcomes
+        any detokenizer. What a client has asked for (a request, a cancel) is never stored in the background.
+        """
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=limit_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            self._logger.warning("the log is away; records are left to those who fold it next", lists=len(self._tasks))
             await asyncio.wait(set(self._tasks))

@@ -1,5 +1,7 @@
 """Appends in the background: nothing that was decided is lost, however long the log is away."""
 
+import asyncio
+
 import pytest
 
 from shared.bus import appender
@@ -41,4 +43,20 @@ async def test_records_are_stored_in_order_once_the_log_takes_them(
     await background.drain()
     decode = decoder(End | Done)
     assert [decode(data) for _, data, _ in log.records] == [end, done]
+    assert background.num_pending == 0
+
+
+async def test_a_drain_while_the_log_is_away_ends_and_leaves_nothing_running() -> None:
+    class AwayLog(MemoryLog):
+        """Answers nothing."""
+
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            """See Log.append."""
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+    background = BackgroundAppender(AwayLog(lambda: 0), get_logger())
+    for number in range(3):
+        background.append([(End(request_id=f"{number:032x}", reason="deadline"), f"deadline-{number}")])
+    await asyncio.wait_for(background.drain(0.05), 10)
     assert background.num_pending == 0

@@ -295,3 +295,21 @@ async def test_requests_are_taken_once_the_leader_is_heard(nats_server: NatsServ
         await until(lambda: run.say(LOAD) or run.host.health().ready, "subscriptions")
         inbox = await run.ask(subjects.INFER, gateway_ask(), as_json=False)
         assert (await inbox.next())["kind"] == "accepted"
+
+
+async def test_a_stop_while_the_log_is_away_leaves_requests_unanswered_and_ends_in_time(
+    nats_server: NatsServer,
+) -> None:
+    """The record may be stored: a client that asks again by the same id gets the same request."""
+    asked = asyncio.Event()
+
+    class AwayLog(MemoryLog):
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+    async with running(nats_server, AwayLog(time.time_ns), drain_timeout_s=1.2) as run:
+        inbox = await run.ask(subjects.INFER, ASK)
+        await asyncio.wait_for(asked.wait(), 10)
+    assert inbox.raw == []

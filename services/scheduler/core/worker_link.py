@@ -12,7 +12,7 @@ from shared.messages.control import WorkerHeartbeat
 
 SILENCE_S = 1.0
 UNFOLDED_S = 0.5
-MIN_STALL_S = 3.0
+MIN_STALL_S = 2.7  # the fence is in the log within 3 s of the last progress: a tick and an append follow
 STALL_STEPS = 5.0
 RESEND_S = 0.3
 EPOCH_RESEND_S = 0.15

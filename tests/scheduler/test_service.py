@@ -1,0 +1,113 @@
+"""Schedulers on a real nats-server: who leads, a new term, and a stop while the log is away."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from msgspec.structs import replace
+from prometheus_client.registry import REGISTRY
+
+from services.scheduler import service as scheduler_service
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.service import MAX_WORKER_FENCES, SchedulerService
+from shared import subjects
+from shared.bus.client import Bus
+from shared.bus.nats_log import NatsLog
+from shared.messages.codec import decoder, encode
+from shared.messages.control import GatewayHeartbeat, LeaderHeartbeat
+from shared.messages.pipeline import Fence
+from shared.service import ServiceHost
+from tests.log.records import request
+from tests.servers import NatsServer
+from tests.service_process import start
+from tests.waiting import until
+
+RID = "a" * 32
+EXIT_LIMIT_S = 30.0
+
+
+@contextlib.asynccontextmanager
+async def leading(server: NatsServer) -> AsyncIterator[SchedulerService]:
+    """A scheduler in this process that leads."""
+    config = SchedulerConfig(nats=server.url)
+    host = ServiceHost("scheduler", config)
+    host.bus = await Bus.connect(server.url, host.name)
+    service = SchedulerService(host, config, await NatsLog.open(host.bus, config.shard))
+    serving = asyncio.create_task(service.run())
+    try:
+        await until(lambda: service.leader is not None or serving.done(), "leadership")
+        yield service
+    finally:
+        host.stopping.set()
+        await asyncio.wait_for(serving, EXIT_LIMIT_S)
+        await host.bus.close()
+        REGISTRY.unregister(service._metrics)
+
+
+async def test_fenced_workers_are_forgotten_by_a_take_over_from_oneself(nats_server: NatsServer) -> None:
+    """Only a take-over makes every fold forget fences alike; what lives is taken over as from any leader."""
+    async with leading(nats_server) as service:
+        log, fold, first_term = service._log, service.fold, service.leader
+        await log.append("req", encode(request(RID)), RID)
+        newest, takeover = fold.newest_fence, fold.takeover
+        for number in range(MAX_WORKER_FENCES):
+            stored = await log.append_fence(encode(Fence(kind="worker", leader="", worker=f"w{number}")), newest)
+            assert stored is not None
+            newest = stored
+        await until(lambda: fold.newest_fence == newest, "fences")
+        assert (len(fold.worker_fences), fold.takeover) == (MAX_WORKER_FENCES, takeover)
+        await log.append_fence(encode(Fence(kind="worker", leader="", worker="last")), newest)
+        await until(lambda: fold.takeover > newest, "a new term")
+        assert fold.leader == service._host.name and not fold.worker_fences
+        assert service.leader is not None and service.leader is not first_term
+        assert service.leader.core.num_waiting == 1
+
+
+async def test_gateways_that_are_heard_keep_their_requests_and_silent_ones_lose_them(nats_server: NatsServer) -> None:
+    async with leading(nats_server) as service:
+        bus = await Bus.connect(nats_server.url, "gateway-1")
+        beating = asyncio.create_task(beat(bus, "g1"))
+        for number, gateway in ((1, "g1"), (2, "g2"), (3, "")):
+            record = replace(request(f"{number:032x}"), owner=gateway)
+            await service._log.append("req", encode(record), f"req-{number}")
+        requests = service.fold.requests
+        await until(lambda: len(requests) == 3 and requests[f"{2:032x}"].ended, "the end of the silent gateway's")
+        ends = [state.sequences[0].reason for state in requests.values()]
+        assert ends == [None, "cancel", None]
+        beating.cancel()
+        await until(lambda: requests[f"{1:032x}"].ended, "the end of the other's")
+        assert requests[f"{3:032x}"].sequences[0].reason is None
+        await bus.close()
+
+
+async def beat(bus: Bus, gateway: str) -> None:
+    while True:
+        bus.publish(subjects.GATEWAY_HEARTBEAT, encode(GatewayHeartbeat(gateway=gateway)))
+        await asyncio.sleep(scheduler_service.HEARTBEAT_S)
+
+
+async def test_a_leader_that_is_told_to_stop_while_the_log_is_away_exits_0(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    options = ("--nats", nats_server.url, "--drain-timeout-s", "10", "--log-format", "json")
+    log = tmp_path / "log"
+    process = start([sys.executable, "-m", "services.scheduler", *options], log)
+    bus = await Bus.connect(nats_server.url, "test-1")
+    try:
+        leaders: list[LeaderHeartbeat] = []
+        decode = decoder(LeaderHeartbeat)
+        await bus.subscribe(subjects.leader_heartbeat("s0"), lambda _s, _r, data, _h: leaders.append(decode(data)))
+        await until(lambda: leaders, "leadership")
+        await (await NatsLog.find(bus, "s0")).append("req", encode(request(RID)), RID)
+        await until(lambda: leaders[-1].load.num_queued_reqs == 1, "the request")
+        await asyncio.to_thread(nats_server.kill)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, log.read_text()
+    finally:
+        await bus.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -38,6 +38,14 @@ class NodeDisplay:
         if self._status is not None:
             self._status.update(f"Stopping {role}")
 
+    def on_stage(self, process: str, stage: str, pid: int | None) -> None:
+        """A process that is being restarted has come this far."""
+        text = f"{process} {stage}" + ("" if pid is None else f" (process {pid})")
+        if stage == "ready" and self._status is not None:
+            self._console.print(text)
+        else:
+            self._show(text)
+
     def _show(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)

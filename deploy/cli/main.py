@@ -13,6 +13,8 @@ SERVICES = {
 }
 COMMANDS = {
     "up": ("deploy.cli.up", "run nats-server and all services on this machine"),
+    "status": ("deploy.cli.status", "show the processes of a running node"),
+    "restart": ("deploy.cli.restart", "start its services anew; --rolling: without one failed stream"),
     "ask": ("deploy.cli.ask", "ask a running Tokenbus one question, over NATS or HTTP"),
     "model": ("deploy.cli.model", "add, list, show, verify and remove models"),
     "log": ("deploy.cli.log", "verify the log: nothing lost, doubled, foreign or computed on a wrong prefix"),

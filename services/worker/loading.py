@@ -31,13 +31,12 @@ def load_engine(config: WorkerConfig) -> Engine:
     except ModelError as error:
         raise StartError(str(error)) from error
     engine = load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)
-    faults = _faults(model, config)
-    return FaultyEngine(engine, faults) if faults.is_any else engine
+    return with_faults(engine, model, config)
 
 
-def _faults(model: StoredModel, config: WorkerConfig) -> Faults:
-    """Those of the test switches."""
-    return Faults(
+def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
+    """The engine behind the faults of the test switches; the engine itself without any."""
+    faults = Faults(
         poison=_poison(model, config.test_poison) if config.test_poison else (),
         nan_share=config.test_nan_share,
         oom_share=config.test_oom_share,
@@ -45,6 +44,7 @@ def _faults(model: StoredModel, config: WorkerConfig) -> Faults:
         hang_s=config.test_hang_s,
         hang_kind=config.test_hang_kind,
     )
+    return FaultyEngine(engine, faults) if faults.is_any else engine
 
 
 def _poison(model: StoredModel, text: str) -> list[NDArray[np.int32]]:

@@ -58,7 +58,7 @@ class FaultyEngine:
         self.max_model_len = engine.max_model_len
         self.vocab_size = engine.vocab_size
         self._engine = engine
-        self._faults = faults
+        self.faults = faults
         self._num_steps = 0
         self._random = random.Random()
 
@@ -68,7 +68,7 @@ class FaultyEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         """The engine's step, or the fault whose turn it is."""
-        faults = self._faults
+        faults = self.faults
         self._num_steps += 1
         if self._num_steps == faults.hang_step:
             hang(faults.hang_kind, faults.hang_s)

@@ -42,12 +42,13 @@ class Presence:
         self._beat()
 
     async def stop(self, timeout_s: float) -> None:
-        """Fall silent; records on their way to the log get timeout_s to arrive."""
+        """Fall silent; records on their way to the log get timeout_s to arrive. Harmless when repeated."""
         until = time.monotonic() + timeout_s
         while self._tasks and (left_s := until - time.monotonic()) > 0:
             await asyncio.wait(set(self._tasks), timeout=left_s)
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
             self._bus.reconnect_hooks.remove(self._on_reconnect)
 
     # ---- readers

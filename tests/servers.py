@@ -1,5 +1,6 @@
 """A real nats-server for one test: ephemeral port, JetStream store in a folder of the test, readiness, a sure end."""
 
+import os
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,14 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
+    def signal(self, number: int) -> None:
+        """Send it a signal, to stop and continue it."""
+        os.kill(self.pid, number)
+
+    def write_config(self, path: Path) -> None:
+        """Called before each start."""
+        write_config(path, self.options)
+
     def log(self) -> str:
         """What the server has logged so far."""
         return (self._folder / "nats.log").read_text(encoding="utf-8", errors="replace")
@@ -90,7 +99,7 @@ class NatsServer:
 
     def _try_start(self) -> bool:
         config = self._folder / "nats.conf"
-        write_config(config, self.options)
+        self.write_config(config)
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(command(config), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if wait_ready(self.options.host, self.options.port, READY_TIMEOUT_S) and self._process.poll() is None:

@@ -133,8 +133,8 @@ class SchedulerService:
         return Health(self._tail.live, details)
 
     def _may_stop(self) -> bool:
-        """A standby may go at any time; a leader once it can plan nothing more, or its time is over: what then still
-        runs is in the log, and goes on under the next leader."""
+        """A standby may go at any time; a leader once a standby has taken over, it can plan nothing more, or its time
+        is over: what then still runs is in the log, and goes on under the next leader."""
         if not self._host.stopping.is_set():
             return False
         now = self._now()
@@ -171,7 +171,7 @@ class SchedulerService:
                     self.leader.reset_clocks(now)
                 continue
             if self.leader is None:
-                if self._watch.is_silent(now) and not self._host.stopping.is_set():
+                if self._watch.takeover_due(now) and not self._host.stopping.is_set():
                     await self._fencer.append(Fence(kind="takeover", leader=self._host.name))
                     self._watch.reset(self._now())
                 continue
@@ -193,7 +193,11 @@ class SchedulerService:
         assert self.leader is not None
         load = self.leader.load(log_full=self.log_fill > FULL_SHARE)
         message = LeaderHeartbeat(
-            shard=self._config.shard, leader=self._host.name, takeover=self.fold.takeover, load=load
+            shard=self._config.shard,
+            leader=self._host.name,
+            takeover=self.fold.takeover,
+            load=load,
+            leaving=self._host.stopping.is_set(),
         )
         self._host.bus.publish(subjects.leader_heartbeat(self._config.shard), encode(message))
 
@@ -247,6 +251,9 @@ class SchedulerService:
     def _on_takeover(self, leader: str, now: float) -> None:
         if leader == self._host.name:
             self._lead(now)
+        elif self.leader is not None and self._host.stopping.is_set():
+            self._logger.info("handed over", leader=leader)
+            self.leader = None
         elif self.leader is not None:
             self._lose(f"{leader} took over")
 
@@ -290,7 +297,8 @@ class SchedulerService:
             self.leader.on_worker_heartbeat(heartbeat, now)
 
     def _on_leader_heartbeat(self, heartbeat: LeaderHeartbeat, reply: str) -> None:
-        self._watch.on_heartbeat(heartbeat.leader, self.fold.leader, self._now())
+        now = self._now()
+        self._watch.on_heartbeat(heartbeat.leader, self.fold.leader, now, leaving=heartbeat.leaving)
 
     def _on_detokenizer(self, heartbeat: DetokenizerHeartbeat, reply: str) -> None:
         self._housekeeper.retention.on_detokenizer(heartbeat.detokenizer, heartbeat.folded, self._now())

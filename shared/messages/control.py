@@ -81,13 +81,17 @@ class ShardLoad(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class LeaderHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Sent by the leading scheduler every 200 ms; takeover is the log sequence of its take-over."""
+    """Sent by the leading scheduler every 200 ms; takeover is the log sequence of its take-over.
+
+    leaving: it was told to stop; a standby may take over at once, until then it leads on.
+    """
 
     v: int = PROTOCOL_VERSION
     shard: str
     leader: str
     takeover: int
     load: ShardLoad
+    leaving: bool = False
 
 
 class GatewayHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

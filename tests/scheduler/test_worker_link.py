@@ -62,6 +62,16 @@ def test_rule_02_a_pause_of_ones_own_resets_the_clock() -> None:
     assert not watch.is_silent(5.9)
 
 
+def test_rule_02_a_leader_that_leaves_is_followed_at_once() -> None:
+    watch = LeaderWatch(0.0)
+    watch.on_heartbeat("zombie", "s1", 0.1, leaving=True)
+    assert not watch.takeover_due(0.1)
+    watch.on_heartbeat("s1", "s1", 0.1, leaving=True)
+    assert watch.takeover_due(0.1)
+    watch.reset(0.2)
+    assert not watch.takeover_due(0.2), "somebody has taken over"
+
+
 def test_rule_03_a_silent_worker_is_fenced(link: WorkerLink) -> None:
     assert link.fence_reason(SILENCE_S) is None
     assert link.fence_reason(SILENCE_S + 0.01) == "silent"

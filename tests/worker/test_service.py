@@ -83,9 +83,10 @@ async def shard(
     drop_plans: float = 0.0,
     drop_frames: float = 0.0,
     log_max_bytes: int = DEFAULT_MAX_BYTES,
+    engine_stuck_s: float = 10.0,
 ) -> AsyncIterator[Shard]:
     """A worker that is up; it is stopped as SIGTERM would, and must leave in order."""
-    config = WorkerConfig(nats=server.url, test_drop_frames=drop_frames)
+    config = WorkerConfig(nats=server.url, test_drop_frames=drop_frames, engine_stuck_s=engine_stuck_s)
     host = ServiceHost("worker", config)
     await host.connect()
     leader_bus = await Bus.connect(server.url, "stub-leader")

@@ -1,6 +1,7 @@
 """A real nats-server for one test: ephemeral port, JetStream store in a folder of the test, readiness, a sure end."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +76,11 @@ class NatsServer:
     def signal(self, number: int) -> None:
         """Send it a signal, to stop and continue it."""
         os.kill(self.pid, number)
+
+    def reload(self) -> None:
+        """Have the running server read its options again."""
+        self.write_config(self._folder / "nats.conf")
+        self.signal(signal.SIGHUP)
 
     def write_config(self, path: Path) -> None:
         """Called before each start."""

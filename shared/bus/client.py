@@ -86,13 +86,17 @@ class Bus:
         bus._needs_tls |= any(each.startswith("tls:") for each in urls)
         random.shuffle(urls)
         while True:
+            bus._client = bus._new_client()
             try:
-                bus._client = bus._new_client()
                 await bus._open(urls)
                 return bus
             except (TimeoutError, nats.errors.Error, OSError) as error:
+                bus._client.cut()
                 _logger.debug("no server at the bus yet: %s", error)
                 await asyncio.sleep(RECONNECT_WAIT_S)
+            except asyncio.CancelledError:
+                bus._client.cut()
+                raise
 
     def _new_client(self) -> DirectClient:
         return DirectClient(self._fail, needs_tls=self._needs_tls)
@@ -122,7 +126,8 @@ class Bus:
         """Most errors are a server that is away; those which only an operator can mend are told."""
         text = str(error) or type(error).__name__
         is_permission = PERMISSIONS_VIOLATION in text.lower()
-        is_refusal = isinstance(error, ssl.SSLError) or "authorization" in text.lower() or " TLS" in text
+        is_tls = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in text or " TLS" in text
+        is_refusal = is_tls or "authorization" in text.lower()
         if not is_permission and not is_refusal:
             _logger.debug("bus: %s", text)
             return

@@ -1,0 +1,209 @@
+"""The bus with TLS and sign-in: the same behaviour as in the clear, nothing without credentials, never a dead end."""
+
+import asyncio
+import signal
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import uvloop
+
+from deploy.nats.identities import Identities, make_seed
+from shared.bus.client import Bus
+from shared.bus.credentials import Credentials
+from shared.subjects import plan
+from tests.nats.secured import SecuredServer, credentials_of
+from tests.servers import NatsServer
+from tests.waiting import until
+
+BUSY_FRAMES = 4000
+FRAME_BYTES = 20_000
+SUBJECT = plan("worker-1-00000000")
+
+
+async def pair(server: SecuredServer) -> tuple[Bus, Bus]:
+    sender = await Bus.connect(server.url, "scheduler-1", server.credentials("scheduler"))
+    receiver = await Bus.connect(server.url, "worker-1", server.credentials("worker"))
+    return sender, receiver
+
+
+async def check_load(secured: SecuredServer) -> None:
+    sender, receiver = await pair(secured)
+    numbers: list[int] = []
+
+    def on_frame(subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        (number,) = struct.unpack_from("<I", data)
+        assert len(data) == FRAME_BYTES and data[4:] == bytes([number % 251]) * (FRAME_BYTES - 4)
+        numbers.append(number)
+
+    await receiver.subscribe(SUBJECT, on_frame)
+    await receiver.flush()
+    for number in range(BUSY_FRAMES):
+        data = struct.pack("<I", number) + bytes([number % 251]) * (FRAME_BYTES - 4)
+        while not sender.publish(SUBJECT, data):  # noqa: ASYNC110  the transport has no event
+            await asyncio.sleep(0)
+        if number % 64 == 0:  # at 64 frames of 20 kB in one turn of the loop the transport has to queue
+            await asyncio.sleep(0)
+    await until(lambda: len(numbers) == BUSY_FRAMES, "all frames")
+    assert numbers == list(range(BUSY_FRAMES))
+    await sender.close()
+    await receiver.close()
+
+
+async def test_frames_arrive_whole_and_in_order_through_tls(secured: SecuredServer) -> None:
+    """Publishing writes to the encrypting transport, not past it, also when it is congested."""
+    await check_load(secured)
+
+
+def test_frames_arrive_whole_through_tls_on_the_loop_of_the_services(secured: SecuredServer) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check_load(secured))
+
+
+async def test_a_reply_comes_to_the_inbox_of_the_role(secured: SecuredServer) -> None:
+    gateway = await Bus.connect(secured.url, "gateway-1", secured.credentials("gateway"))
+    tokenizer = await Bus.connect(secured.url, "tokenizer-1", secured.credentials("tokenizer"))
+    await tokenizer.subscribe("tb.v1.infer", lambda _, reply, data, __: tokenizer.publish(reply, data), "tokenizer")
+    await tokenizer.flush()
+    assert await gateway.request("tb.v1.infer", b"hello", 5.0) == b"hello"
+    await gateway.close()
+    await tokenizer.close()
+
+
+async def test_what_is_not_allowed_is_told_and_the_connection_lives(
+    secured: SecuredServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = await Bus.connect(secured.url, "worker-1", secured.credentials("worker"))
+    bus.publish("tb.v1.log.s0.fence", b"mine")
+    await until(lambda: bus.num_refused == 1, "the refusal")
+    assert 'permissions violation for publish to "tb.v1.log.s0.fence"' in caplog.text
+    assert bus.is_connected
+    await bus.close()
+
+
+async def attempt(server: SecuredServer, credentials: Credentials, name: str = "worker-1") -> bool:
+    """Whether the server lets this identity in."""
+    connecting = asyncio.ensure_future(Bus.connect(server.url, name, credentials))
+    done, _ = await asyncio.wait({connecting}, timeout=1.5)
+    if not done:
+        connecting.cancel()
+        await asyncio.wait({connecting})
+        return False
+    await connecting.result().close()
+    return True
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    """Identities of another authority."""
+    made = Identities(tmp_path_factory.mktemp("strangers"))
+    made.make(["worker"])
+    return made
+
+
+async def test_nobody_comes_in_without_all_of_seed_certificate_and_trust(
+    secured: SecuredServer, strangers: Identities, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = secured.credentials("worker")
+    assert await attempt(secured, good)
+    stranger = await asyncio.to_thread(credentials_of, strangers, "worker")
+    uncertified = ssl.create_default_context(cafile=str(secured.identities.authority))
+    answers = await asyncio.gather(
+        attempt(secured, Credentials()),
+        attempt(secured, Credentials(seed=good.seed)),
+        attempt(secured, Credentials(seed=make_seed().decode(), tls=good.tls)),
+        attempt(secured, Credentials(tls=good.tls)),
+        attempt(secured, Credentials(seed=good.seed, tls=uncertified)),
+        attempt(secured, stranger),
+    )
+    assert not any(answers)
+    assert "the NATS server refuses" in caplog.text
+    assert good.seed not in caplog.text and good.seed not in secured.log()
+
+
+async def test_nothing_is_sent_to_a_server_without_tls_if_tls_was_asked_for(
+    secured: SecuredServer, nats_server: NatsServer
+) -> None:
+    url = nats_server.url.replace("nats://", "tls://")
+    for target, credentials in ((url, Credentials()), (nats_server.url, secured.credentials("worker"))):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Bus.connect(target, "worker-1", credentials), 0.5)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[SecuredServer]:
+    """A secured server of this test alone."""
+    with SecuredServer(tmp_path) as server:
+        yield server
+
+
+def forget(server: SecuredServer, role: str) -> Callable[[], None]:
+    """Take a role from the users of the server's next start or reload; call the result to undo it."""
+    known, security = server.options, server.options.security
+    assert security is not None
+    nkeys = {each: key for each, key in security.nkeys.items() if each != role}
+    server.options = msgspec.structs.replace(known, security=msgspec.structs.replace(security, nkeys=nkeys))
+
+    def undo() -> None:
+        server.options = known
+
+    return undo
+
+
+async def test_a_server_that_comes_back_and_refuses_is_asked_until_it_agrees(own_server: SecuredServer) -> None:
+    bus = await Bus.connect(own_server.url, "worker-1", own_server.credentials("worker"))
+    await asyncio.to_thread(own_server.kill)
+    await until(lambda: not bus.is_connected)
+    remember = forget(own_server, "worker")
+    await asyncio.to_thread(own_server.restart)
+    await until(lambda: bus.num_refused >= 1, "a refusal")
+    remember()
+    await asyncio.to_thread(own_server.restart)
+    await until(lambda: bus.is_connected, "sign-in")
+    await bus.close()
+
+
+async def test_a_user_that_is_taken_away_and_given_back_while_connected(own_server: SecuredServer) -> None:
+    """A reload ends its connection with an error that nats-py takes for the end of everything."""
+    bus = await Bus.connect(own_server.url, "worker-1", own_server.credentials("worker"))
+    sender = await Bus.connect(own_server.url, "scheduler-1", own_server.credentials("scheduler"))
+    heard: list[bytes] = []
+    await bus.subscribe(SUBJECT, lambda subject, reply, data, headers: heard.append(data))
+    remember = forget(own_server, "worker")
+    await asyncio.to_thread(own_server.reload)
+    await until(lambda: bus.num_refused >= 1, "a refusal")
+    remember()
+    await asyncio.to_thread(own_server.reload)
+    await until(lambda: sender.publish(SUBJECT, b"") and heard, "the bus back")
+    await bus.close()
+    await sender.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_stopped_server_is_left_at_once_however_much_is_on_its_way(own_server: SecuredServer, loop: str) -> None:
+    """It keeps its sockets open and never reads what was sent, nor the end of the TLS session."""
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(leave_stopped(own_server))
+
+
+async def leave_stopped(server: SecuredServer) -> None:
+    bus = await Bus.connect(server.url, "scheduler-1", server.credentials("scheduler"))
+    server.signal(signal.SIGSTOP)
+    try:
+        for _ in range(20):
+            bus.publish(SUBJECT, b"x" * 1_000_000)
+        await bus.probe(0.2)
+        await until(lambda: not bus.is_connected, "leaving it", 1.0)
+        await until(lambda: bus._client.stats["reconnects"] == 0 and bus._client.is_reconnecting, "trying again")
+    finally:
+        server.signal(signal.SIGCONT)
+    await until(lambda: bus.is_connected, "the server back")
+    server.signal(signal.SIGSTOP)
+    try:
+        await asyncio.wait_for(bus.close(), 5.0)
+    finally:
+        server.signal(signal.SIGCONT)

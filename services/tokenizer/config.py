@@ -40,7 +40,7 @@ class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
         int, msgspec.Meta(description="requests up to this size are encoded on the event loop itself", ge=0)
     ] = 2048
     leader_timeout_s: Annotated[
-        float, msgspec.Meta(description="silence of the scheduler in seconds after which requests get 503", gt=0)
+        float, msgspec.Meta(description="seconds without scheduler or worker after which requests get 503", gt=0)
     ] = 5.0
 
     @property

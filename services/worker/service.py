@@ -365,6 +365,8 @@ class Worker:
     def _health(self) -> Health:
         is_stuck = self._thread.busy_s > self._config.engine_stuck_s
         state = "stuck" if is_stuck else "opening an epoch" if self._opening else "serving"
+        if self.queue.epoch == 0:
+            state = "waiting for a leader"
         details: dict[str, object] = {
             "state": "leaving" if self._leaving else state,
             "device": self._engine.device,

@@ -46,9 +46,11 @@ class Running:
         self.detached: list[bytes] = []
 
     async def load(self, load: ShardLoad, takeover: int = 1) -> None:
-        """Let the leader say this, and wait until the service has heard it."""
+        """Let the leader say this, and wait until the service has heard it. No workers: it has been so for long."""
         self.say(load, takeover)
         await until(lambda: self.service._view.load == load, "leader heartbeat")
+        if load.num_workers == 0:
+            self.service._view.workers_seen_s = float("-inf")
 
     def say(self, load: ShardLoad, takeover: int = 1) -> None:
         """One heartbeat of the leader, heard or not."""

@@ -77,8 +77,20 @@ def test_a_silent_leader_is_borne_for_a_while() -> None:
 def test_a_former_leaders_word_does_not_count_while_the_new_one_speaks() -> None:
     view = ShardView(0.0)
     view.on_heartbeat(heartbeat(takeover=9), 1.0)
-    view.on_heartbeat(heartbeat(takeover=4, num_workers=0), 1.5)
+    view.on_heartbeat(heartbeat(takeover=4, log_full=True), 1.5)
     assert view.refusal(1.6, **LIMITS) is None
-    view.on_heartbeat(heartbeat(takeover=4, num_workers=0), 2.5)
+    view.on_heartbeat(heartbeat(takeover=4, log_full=True), 2.5)
     refusal = view.refusal(2.6, **LIMITS)
+    assert refusal is not None and refusal.code == "log_full"
+
+
+def test_a_lack_of_workers_is_borne_for_a_while() -> None:
+    """A new leader has none at first; the only one may be starting again."""
+    view = ShardView(0.0)
+    view.on_heartbeat(heartbeat(), 1.0)
+    view.on_heartbeat(heartbeat(num_workers=0), 5.9)
+    assert view.refusal(5.9, **LIMITS) is None
+    refusal = view.refusal(6.1, **LIMITS)
     assert refusal is not None and refusal.code == "no_worker"
+    view.on_heartbeat(heartbeat(), 6.2)
+    assert view.refusal(6.2, **LIMITS) is None

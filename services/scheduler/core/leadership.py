@@ -19,7 +19,7 @@ class LeaderWatch:
         self._leader_leaves = False
 
     def on_heartbeat(self, leader: str, folded_leader: str, now: float, *, leaving: bool = False) -> None:
-        """A heartbeat counts only if the fold says that its sender leads. leaving: it waits for somebody to take over."""
+        """A heartbeat counts only if the fold says that its sender leads. leaving: it offers the lead."""
         if leader == folded_leader:
             self._heard = now
             self._leader_leaves = leaving

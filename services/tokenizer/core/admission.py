@@ -24,6 +24,7 @@ class ShardView:
         self.load: ShardLoad | None = None
         self.takeover = 0
         self.heard_s = started_s
+        self.workers_seen_s = float("-inf")
         self.num_accepted = 0
         self.num_accepted_tokens = 0
 
@@ -34,6 +35,8 @@ class ShardView:
         self.takeover = heartbeat.takeover
         self.load = heartbeat.load
         self.heard_s = now_s
+        if heartbeat.load.num_workers > 0:
+            self.workers_seen_s = now_s
         self.num_accepted = 0
         self.num_accepted_tokens = 0
 
@@ -53,7 +56,8 @@ class ShardView:
         """Why a request is not accepted now, or None. num_prompt_tokens: 0 as long as they are not known.
 
         leader_timeout_s: silence of the scheduler that is borne, since the log keeps what is accepted while a new
-        leader takes over.
+        leader takes over. As long is it borne that all workers are gone: a new leader has none for a moment, and one
+        that was started again is soon back.
         """
         if now_s - self.heard_s > leader_timeout_s:
             return unavailable("No scheduler is alive.", NO_WORKER_RETRY_S, "no_scheduler")
@@ -62,7 +66,7 @@ class ShardView:
             return unavailable("The service is starting.", NO_WORKER_RETRY_S, "starting")
         if load.log_full:
             return unavailable("The log is full.", LOG_FULL_RETRY_S, "log_full")
-        if load.num_workers < 1:
+        if load.num_workers < 1 and now_s - self.workers_seen_s > leader_timeout_s:
             return unavailable("No worker is alive.", NO_WORKER_RETRY_S, "no_worker")
         num_reqs = load.num_queued_reqs + self.num_accepted
         num_tokens = load.num_queued_tokens + self.num_accepted_tokens

@@ -253,3 +253,47 @@ def test_rule_14_a_heartbeat_of_a_detokenizer_that_counts_anew_shows_a_lost_batc
     reading.sent()
     reading.batch(1)
     assert reading.asked() == [""]
+
+
+def test_streams_of_one_request_have_lanes_of_their_own() -> None:
+    """To a detokenizer the newest attachment of an inbox to a request is the only one."""
+    reading = Reading()
+    second, other = (Stream(name, "s0", 1, lambda delta, now: None) for name in ("r1", "r2"))
+    for stream in (second, other):
+        reading.attachments.attach(stream, reading.now)
+    assert [stream.lane for stream in (reading.stream, second, other)] == [0, 1, 0]
+    reading.batch(1, reading.delta(0, 1))
+    delta = Delta(attach=second.number, choice=0, start=0, stop=1, text="x")
+    batch = DeltaBatch(source="d1", number=1, deltas=[delta])
+    assert reading.attachments.on_batch(batch, reading.now, lane=1) == [(second, delta)]
+    reading.sent()
+    assert reading.attachments.on_batch(DeltaBatch(source="d1", number=3), reading.now, lane=1) == []
+    assert [message.stream for message in reading.sent() if isinstance(message, SendAttach)] == [second], (
+        "lane 0 is whole"
+    )
+
+
+def test_a_lane_that_was_left_is_taken_again() -> None:
+    reading = Reading()
+    second = Stream("r1", "s0", 1, lambda delta, now: None)
+    reading.attachments.attach(second, reading.now)
+    reading.sent()
+    reading.attachments.detach(reading.stream)
+    (left,) = reading.sent()
+    assert isinstance(left, SendDetach) and left.lane == 0
+    reading.attachments.attach(reading.stream, reading.now)
+    reading.attachments.attach_all_again(reading.now)
+    assert sorted((reading.stream.lane, second.lane)) == [0, 1]
+    numbers = {message.lane: message.number for message in reading.sent() if isinstance(message, SendDetach)}
+    assert set(numbers) == {0, 1}
+    for stream in (reading.stream, second):
+        assert numbers[stream.lane] < stream.number, "a Detach of a lane ends only what is older"
+
+
+def test_who_was_heard_lately() -> None:
+    reading = Reading()
+    reading.attachments.on_detokenizer("s0", "d1", reading.now)
+    reading.wait(2)
+    reading.attachments.on_detokenizer("s0", "d2", reading.now)
+    assert reading.attachments.heard_lately("s0", reading.now) == ["d2"]
+    assert reading.attachments.heard_lately("s9", reading.now) == []

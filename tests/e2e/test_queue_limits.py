@@ -1,0 +1,40 @@
+"""A full queue on a real node: what is too much gets 503 with Retry-After at once, the rest is served."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.streams import connect
+from tests.nodes import RunningNode, wrongs
+
+NUM_REQUESTS = 40
+MAX_QUEUED = 4
+MAX_NUM_SEQS = 2
+OPTIONS = ("--engine", "fake", "--fake-step-ms", "50", "--max-num-seqs", str(MAX_NUM_SEQS), "--tokenizers", "3")
+BODY: dict[str, Any] = {"model": "smollm2-135m", "max_tokens": 20, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("limit", [("--max-num-queued-reqs", str(MAX_QUEUED)), ("--max-num-queued-tokens", "60")])
+async def test_rule_13_requests_over_the_queues_limit_get_503_at_once(tmp_path: Path, limit: tuple[str, str]) -> None:
+    """Three tokenizers judge early and each for itself; what they let through together the leader judges exactly."""
+    with RunningNode(tmp_path / "node", *OPTIONS, *limit) as node:
+        async with connect(node.url) as client:
+            prompts = [f"{number} is a number of some words that waits" for number in range(NUM_REQUESTS)]
+            asking = [client.post("/v1/completions", json={**BODY, "prompt": prompt}) for prompt in prompts]
+            order: list[int] = []
+            answers: list[httpx.Response] = []
+            for answering in asyncio.as_completed(asking):
+                answers.append(await answering)
+                order.append(answers[-1].status_code)
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert {answer.status_code for answer in refused} == {503}
+        for answer in refused:
+            assert answer.json()["error"]["code"] == "queue_full"
+            assert answer.json()["error"]["type"] == "service_unavailable_error"
+            assert int(answer.headers["retry-after"]) >= 1
+        assert 1 <= len(answers) - len(refused) < NUM_REQUESTS
+        assert order[0] == 503, "a refusal is quicker than the first answer"
+        assert wrongs(await asyncio.to_thread(node.verify)) == {}

@@ -78,8 +78,6 @@ class Injector:
             record.detail["leader"] = fault.hits_leader
         if service != NATS_SERVER and len(self._stack.names(service)) == 1:
             record.detail["alone"] = True
-        if service == "gateway":
-            record.detail["port"] = self._stack.gateway_port(name)
         self.records.append(record)
         self._say(f"fault {record.number}: {fault.kind} {name} {fault.seconds or ''}")
         task = loop.create_task(self._carry_out(record, fault))

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from zlib import crc32
 
+from services.gateway.core.canary import ID_PREFIX as CANARY
+
 MAX_EVIDENCE = 20
 MAX_DIGESTS = 5000
 FINISHED = ("stop", "length")
@@ -84,7 +86,7 @@ class Ledger:
         """The client is done with it, for better or worse."""
         del self.running[entry.key]
         if not entry.request_id:
-            self.counts["never accepted"] += 1
+            self.counts[f"{entry.kind} unanswered"] += 1
             if entry.kind == "stream":
                 self._find("refused", entry, None)
             return
@@ -99,13 +101,15 @@ class Ledger:
 
     def on_request(self, request_id: str) -> None:
         """The log holds a request: it is accepted, whoever sent it."""
-        self.counts["accepted"] += 1
         self._logged.add(request_id)
+        self.counts["canaries" if request_id.startswith(CANARY) else "accepted"] += 1
 
     def on_done(self, truth: Truth) -> None:
         """The log holds the request's outcome."""
-        self.counts["done"] += 1
         self._logged.discard(truth.request_id)
+        if truth.request_id.startswith(CANARY):
+            return  # the gateways' own
+        self.counts["done"] += 1
         entry = self._ended.pop(truth.request_id, None)
         if entry is None:
             self._truths[truth.request_id] = truth
@@ -153,7 +157,8 @@ class Ledger:
             name = "unknown to the log" if entry.request_id not in self._logged else "without outcome"
             self._find(name, entry, None)
         self.counts["without outcome"] += len(self._logged - self._ended.keys())
-        self.counts["unknown to any client"] = len(self._truths)
+        # a client of the storm that left before its answer does not know whether it was accepted
+        self.counts["unknown to any client"] = max(0, len(self._truths) - self.counts["storm unanswered"])
 
 
 def differences(read: "array[int]", logged: "array[int]") -> dict[str, int]:

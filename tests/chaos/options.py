@@ -14,7 +14,8 @@ SOAK_FAULTS_EVERY_S = 60.0
 @dataclass(slots=True, kw_only=True)
 class Options:
     """minutes: of the part with faults. storm: requests of the cancel storm, 0 for none. hours: of a soak, 0 for a run
-    with faults. parts: which parts run. faults: kinds of them; services: those that may be hit."""
+    with faults. parts: which parts run. faults: kinds of them; services: those that may be hit. judges_speed: whether
+    goodput and lengths of stalls count, which a machine that is busy with other work cannot promise."""
 
     seed: int = field(default_factory=lambda: secrets.randbelow(10**6))
     minutes: float = 5.0
@@ -32,6 +33,7 @@ class Options:
     storm_at_once: int = 64
     parts: tuple[str, ...] = ("main", "losses", "single")
     fencing: bool = True
+    judges_speed: bool = True
     json: Path | None = None
     write: Path | None = None
     folder: Path | None = None
@@ -57,6 +59,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--minutes", type=float, default=own.minutes, help="of the part with faults (default 5)")
     parser.add_argument("--hours", type=float, default=0.0, help="soak: that long, memory sampled every 10 s")
     parser.add_argument("--every-s", type=float, help=f"seconds between faults (default 5, soak {SOAK_FAULTS_EVERY_S})")
+    parser.add_argument("--baseline-s", type=float, default=own.baseline_s, help="without faults first (default 30)")
     parser.add_argument("--streams", type=int, default=own.streams, help="clients at once (default 24)")
     parser.add_argument("--max-tokens", type=int, default=own.max_tokens, help="longest answer (default 500)")
     parser.add_argument("--engine", choices=["fake", "cpu"], default="fake", help="cpu: the real model")
@@ -65,6 +68,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--storm", type=int, default=own.storm, help="requests of the cancel storm (default 10000)")
     parser.add_argument("--parts", default=",".join(own.parts), help="of main,losses,single (default all)")
     parser.add_argument("--no-fencing", action="store_true", help="the negative control: this run must fail")
+    parser.add_argument("--no-speed", action="store_true", help="measure goodput and stalls, but do not judge them")
     parser.add_argument("--json", type=Path, help="write the result there")
     parser.add_argument("--write", type=Path, help="write the scorecard there")
     given = parser.parse_args(argv)
@@ -77,6 +81,7 @@ def parse(argv: list[str]) -> Options:
         minutes=given.minutes,
         hours=given.hours,
         every_s=given.every_s or (SOAK_FAULTS_EVERY_S if given.hours else own.every_s),
+        baseline_s=given.baseline_s,
         streams=given.streams,
         max_tokens=given.max_tokens,
         engine=given.engine,
@@ -85,6 +90,7 @@ def parse(argv: list[str]) -> Options:
         storm=given.storm,
         parts=tuple(given.parts.split(",")),
         fencing=not given.no_fencing,
+        judges_speed=not given.no_speed,
         json=given.json,
         write=given.write,
     )

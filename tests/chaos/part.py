@@ -104,6 +104,15 @@ class Part:
         differ = [name for name, each in held.items() if _digest(each["token_ids"]) != digests[name]]
         return {"wrong": wrongs(report), "compared": len(held), "differ": differ, "records": report["num_records"]}
 
+    def _deaths(self) -> dict[str, dict[str, int]]:
+        """How processes ended. A scheduler that learns that another one leads ends itself with status 1: told apart."""
+        found = deaths(self.stack.node.output.read_text())
+        for name in found.keys() & set(self.stack.names("scheduler")):
+            num_deposed = self.stack.node.log(name).count("LostLeadership")
+            found[name]["deposed"] = num_deposed
+            found[name]["exit status 1"] = found[name].get("exit status 1", 0) - num_deposed
+        return {name: {how: number for how, number in hows.items() if number} for name, hows in found.items()}
+
     def findings(self) -> dict[str, Any]:
         """What ledger, witness and watch have found; call once, after everything is over."""
         self.ledger.close()
@@ -114,7 +123,7 @@ class Part:
             "log": {"wrong": self.witness.wrongs(), "counts": dict(fold.counts), "records": fold.seq},
             "witness": {"reloads": self.witness.num_reloads, "error": repr(self.witness.error or "")},
             "pids": [change for change in map(_change, self.watch.changes) if not change["was_hit"]],
-            "deaths": deaths(self.stack.node.output.read_text()),
+            "deaths": self._deaths(),
             "skipped_faults": self.injector.num_skipped,
         }
 

@@ -71,7 +71,7 @@ class Side(asyncio.Protocol):
         rule = self.link.rule
         target = self.other.transport if self.other is not None else None
         if not self.waiting and target is not None and not rule.cut and not rule.delay_s:
-            target.write(data)
+            self._write(target, data)
             return
         due = asyncio.get_running_loop().time() + rule.delay_s + random.uniform(0, rule.jitter_s)
         self.waiting.append((max(due, self.waiting[-1][0] if self.waiting else 0.0), data))
@@ -98,11 +98,16 @@ class Side(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self.waiting and self.waiting[0][0] <= now:
-            target.write(self.waiting.popleft()[1])
+            self._write(target, self.waiting.popleft()[1])
         if self.waiting:
             self._timer = loop.call_at(self.waiting[0][0], self._send_due)
         elif self.is_over:
             target.close()
+
+    def _write(self, target: asyncio.Transport, data: bytes) -> None:
+        """Nobody reads what arrives at an end that is gone."""
+        if not target.is_closing():
+            target.write(data)
 
     def abort(self) -> None:
         """Break the connection at once."""

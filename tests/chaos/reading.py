@@ -18,9 +18,10 @@ RETRIABLE = (404, 408, 409, 429, 500, 502, 503, 504)
 
 
 class StreamReader:
-    """Reads one entry's stream. resumable: go on elsewhere with its id; else one connection must do.
+    """Reads one entry's stream.
 
-    served_by: port of the gateway that it reads from now.
+    ports: the first one is shared by all gateways, whoever lives accepts there; each further one is of one gateway.
+    The first connection goes to any of them, those after a break to the shared one.
     """
 
     def __init__(
@@ -28,14 +29,12 @@ class StreamReader:
     ) -> None:
         self.entry = entry
         self._body = body
-        self._ports = ports
+        self._shared_port = ports[0]
         self._watch = watch
-        self._draw = draw
-        self._at = draw.randrange(len(ports))
+        self._port = draw.choice(ports)
         self._connection: SseConnection | None = None
         self._served_at = entry.begun_at
         self._last_at = 0.0
-        self._is_resumed = False
 
     async def run(self) -> None:
         """Read to the end or give up; the outcome stands in the entry."""
@@ -48,7 +47,7 @@ class StreamReader:
                 break
             pause_s = await self._attempt()
             if not entry.outcome:
-                self._at += 1
+                self._port = self._shared_port
                 await asyncio.sleep(pause_s)
         entry.ended_at = loop.time()
         self._watch.on_end(entry.key)
@@ -56,10 +55,9 @@ class StreamReader:
     async def _attempt(self) -> float:
         """One connection; returns the pause before the next one."""
         entry = self.entry
-        port = self._ports[self._at % len(self._ports)]
+        port = self._port
         if entry.request_id:
             request = resume(entry.request_id, len(entry.token_ids))
-            self._is_resumed = True
         else:
             headers = {"Idempotency-Key": entry.key, "X-Tokenbus-Resumable": "1"}
             request = post(self._body, headers)
@@ -119,7 +117,7 @@ class StreamReader:
 
     def _on_tokens(self, token_ids: list[int], position: int, now: float) -> None:
         entry = self.entry
-        self._watch.on_tokens(entry.key, len(token_ids), self._ports[self._at % len(self._ports)], now)
+        self._watch.on_tokens(entry.key, len(token_ids), now)
         entry.token_ids.extend(token_ids)
         entry.arrivals.extend(array("d", [now]) * len(token_ids))
         if position >= 0 and position != len(entry.token_ids):

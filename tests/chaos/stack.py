@@ -86,12 +86,8 @@ class Stack:
         return {name: pid for name in self.all_names() if (pid := self.pid(name)) is not None}
 
     def gateways(self) -> list[int]:
-        """Ports of the HTTP API."""
-        return [self.gateway_port(name) for name in self.names("gateway")]
-
-    def gateway_port(self, name: str) -> int:
-        """Port of the HTTP API of one gateway."""
-        return int(self._config(name)["port"])
+        """Ports of the HTTP API: the one that all gateways share, then those of one gateway each."""
+        return sorted(int(self._config(name)["port"]) for name in self.names("gateway"))
 
     def health_port(self, name: str) -> int:
         """Port of its health listener."""
@@ -172,6 +168,7 @@ async def running_stack(folder: Path, *options: str) -> AsyncIterator[Stack]:
         try:
             node = RunningNode(folder / "node", "--nats", f"nats://127.0.0.1:{proxy.port}", *options)
             await asyncio.to_thread(node.__enter__)
+            node.nats = server.url  # what reads the log for us does so past the proxy
             try:
                 yield Stack(server, proxy, node)
             except BaseException as error:

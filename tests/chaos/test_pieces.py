@@ -1,0 +1,146 @@
+"""The judging parts of the chaos run, on made-up runs: each must find what it is there for."""
+
+from array import array
+
+import pytest
+
+from tests.chaos.faults import ALL_KINDS, NATS_SERVER, SERVICES, FaultDraw
+from tests.chaos.ledger import Entry, Ledger, Truth, differences
+from tests.chaos.options import Options
+from tests.chaos.part import deaths
+from tests.chaos.processes import slope
+from tests.chaos.resting import excess
+from tests.chaos.stalls import FaultRecord, Stall, StallWatch, attribute
+from tests.chaos.verdict import lines
+
+RIGHT = [5, 6, 7, 8, 9]
+
+
+def read_by_client(token_ids: list[int], outcome: str = "finished", billed: int | None = None) -> Ledger:
+    """A ledger in which one stream received these tokens, and the log holds RIGHT."""
+    ledger = Ledger()
+    entry = Entry("key", len(RIGHT), 0.0, request_id="r1", finish_reason="length", num_billed=billed)
+    ledger.begin(entry)
+    ledger.on_request("r1")
+    entry.token_ids.extend(token_ids)
+    entry.outcome = outcome
+    ledger.end(entry)
+    ledger.on_done(Truth("r1", 1, array("i", RIGHT), "length", len(RIGHT)))
+    ledger.close()
+    return ledger
+
+
+def findings(ledger: Ledger) -> dict[str, int]:
+    return {name: number for name, number in ledger.counts.items() if number and name in WRONG}
+
+
+WRONG = (
+    *("lost", "missing", "duplicated", "foreign", "reordered", "refused", "billed wrong", "cut short"),
+    *("reason differs", "without outcome", "unknown to the log", "unknown to any client"),
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        (RIGHT, {}),
+        ([5, 6, 8, 9], {"missing": 1}),
+        ([5, 6, 6, 7, 8, 9], {"duplicated": 1}),
+        ([5, 6, 77, 8, 9], {"missing": 1, "foreign": 1}),
+        ([6, 5, 7, 8, 9], {"reordered": 2}),
+        ([], {"missing": 5}),
+    ],
+)
+def test_every_difference_between_client_and_log_is_found(read: list[int], found: dict[str, int]) -> None:
+    ledger = read_by_client(read)
+    assert findings(ledger) == found
+    assert bool(ledger.evidence) == bool(found)
+
+
+def test_a_stream_that_failed_or_was_billed_otherwise_is_found() -> None:
+    assert findings(read_by_client(RIGHT[:2], outcome="failed")) == {"lost": 1}
+    assert findings(read_by_client(RIGHT, billed=4)) == {"billed wrong": 1}
+
+
+def test_requests_without_a_counterpart_are_found() -> None:
+    ledger = Ledger()
+    unknown = Entry("a", 5, 0.0, request_id="never logged", outcome="finished")
+    refused = Entry("b", 5, 0.0, outcome="failed")
+    for entry in (unknown, refused):
+        ledger.begin(entry)
+        ledger.end(entry)
+    ledger.on_request("no outcome")
+    ledger.on_request("nobody's")
+    ledger.on_done(Truth("nobody's", 2, array("i"), "length", 0))
+    ledger.close()
+    expected = {"unknown to the log": 1, "refused": 1, "without outcome": 1, "unknown to any client": 1}
+    assert findings(ledger) == expected
+
+
+def test_differences_count_each_token() -> None:
+    assert differences(array("i", [1, 1, 2]), array("i", [1, 2, 3])) == {
+        "missing": 1,
+        "duplicated": 1,
+        "foreign": 0,
+        "reordered": 0,
+    }
+
+
+def kill(number: int, service: str, at: float, healed_at: float) -> FaultRecord:
+    return FaultRecord(number, "kill", service, f"{service}-0", at, {}, healed_at)
+
+
+def test_a_stall_belongs_to_the_kill_before_it_and_to_none_when_two_are_open() -> None:
+    faults = [kill(0, "worker", 10.0, 12.0), kill(1, "scheduler", 15.0, 21.0), kill(2, "gateway", 20.0, 22.0)]
+    stalls = [Stall("a", 9.95, 11.2), Stall("b", 15.0, 16.0), Stall("c", 20.1, 20.8), Stall("d", 40.0, 41.0)]
+    found = attribute(stalls, faults)
+    assert {service: [number for number, _ in pairs] for service, pairs in found.clean.items()} == {
+        "worker": [0],
+        "scheduler": [1],
+    }
+    assert dict(found.mixed) == {"kill gateway": [pytest.approx(0.7)]}
+    assert [stall.key for stall in found.unexplained] == ["d"]
+
+
+def test_the_watch_counts_tokens_and_keeps_long_gaps_only() -> None:
+    watch = StallWatch()
+    for now in (10.0, 10.1, 11.5, 12.2):
+        watch.on_tokens("a", 3, now)
+    assert [round(stall.seconds, 1) for stall in watch.stalls] == [1.4, 0.7]
+    assert watch.tokens_per_s(9.5, 13.0) == pytest.approx(12 / 3)
+
+
+def test_faults_are_the_same_for_the_same_seed_and_reach_every_victim() -> None:
+    victims = (*SERVICES, NATS_SERVER)
+    first, second = (FaultDraw(7, ALL_KINDS, victims) for _ in range(2))
+    drawn = [first.next() for _ in range(400)]
+    assert drawn == [second.next() for _ in range(400)]
+    assert {(fault.kind, fault.services[0]) for fault in drawn} >= {("kill", victim) for victim in victims}
+    assert all(0.95 <= fault.seconds <= 1.45 for fault in drawn if fault.kind == "blink")
+    assert not any(fault.services[0] == NATS_SERVER for fault in drawn if fault.kind in ("blink", "stall"))
+    with pytest.raises(ValueError, match="no faults"):
+        FaultDraw(7, ("nonsense",), victims)
+
+
+def test_what_is_held_beyond_the_baseline_is_named() -> None:
+    baseline = {"gateway-0": {"tokenbus_http_requests_running": 0.0, "open files": 20.0}}
+    same = {"gateway-1": {"tokenbus_http_requests_running": 0.0, "open files": 21.0}}
+    more = {"gateway-0": {"tokenbus_http_requests_running": 1.0, "open files": 40.0}}
+    silent: dict[str, dict[str, float]] = {"gateway-0": {}}
+    assert excess(same, baseline) == []
+    assert len(excess(more, baseline)) == 2
+    assert len(excess(silent, baseline)) == 2
+
+
+def test_a_slope_is_that_of_the_line() -> None:
+    assert slope([(t, 3.0 * t + 1) for t in range(10)]) == pytest.approx(3.0)
+    assert slope([(1.0, 5.0)]) == 0.0
+
+
+def test_ends_of_processes_are_read_from_what_the_node_says() -> None:
+    text = "worker-0 died (killed by signal 9), starting it again at once\ngateway-1 died (exit status 1), starting\n"
+    assert deaths(text) == {"gateway-1": {"exit status 1": 1}, "worker-0": {"killed by signal 9": 1}}
+
+
+def test_a_part_that_did_not_end_fails() -> None:
+    assert [line.holds for line in lines(Options(), {"main": {"error": "it broke"}})] == [False]

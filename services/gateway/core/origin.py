@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from services.gateway.core.shape import AnswerShape, answer_id
-from shared.errors import invalid
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.control import Described
 from shared.params import Params
@@ -103,14 +102,11 @@ def fingerprint(
     params: Params,
 ) -> bytes:
     """SHA-256 of what is asked, in one form for all ways of writing it. How the answer is sent does not count: a
-    client may first ask without stream and then with it. Raises RequestError for integers beyond 64 bits."""
+    client may first ask without stream and then with it."""
     asked = msgspec.structs.replace(
         params, stream=False, include_usage=False, continuous_usage=False, max_tokens_name="", unknown=()
     )
-    try:
-        return hashlib.sha256(_encode_body([chat, model, prompts, messages, asked])).digest()
-    except OverflowError:
-        raise invalid("The request holds an integer beyond 64 bits.", None) from None
+    return hashlib.sha256(_encode_body([chat, model, prompts, messages, asked])).digest()
 
 
 def derived_id(request_id: str, index: int) -> str:

@@ -17,8 +17,8 @@ KEEP_S = 60.0
 MAX_POSITION = 2**31 - 1
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_POSITIONS = re.compile(r"\d{1,10}(?:-\d{1,10})*")
-_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?|\.\d{1,9}")
+_POSITIONS = re.compile(r"[0-9]{1,10}(?:-[0-9]{1,10})*")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
 _PATH_ID = re.compile(r"(?:chatcmpl-|cmpl-)?([0-9a-f]{32})")
 
 ReadHeader = Callable[[bytes], str | None]

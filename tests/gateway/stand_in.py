@@ -1,5 +1,7 @@
 """A scripted pipeline behind the gateway, on a real bus: tokenizer, scheduler's heartbeat and detokenizer in one.
 
+As in the log, the first request with an id is the only one: logged holds it, by id.
+
 Token number i of a choice has id 100 + i and the text ` w<i>`. A request's script decides how far its text goes and
 how it ends; the tests turn the knobs.
 """
@@ -18,6 +20,8 @@ from shared.messages.control import (
     Attached,
     Cancelled,
     CancelRequest,
+    Describe,
+    Described,
     Detach,
     DetokenizerHeartbeat,
     LeaderHeartbeat,
@@ -34,6 +38,7 @@ from shared.messages.pipeline import (
     EndReason,
     ErrorBody,
     GenerateRequest,
+    Reader,
     TokenLogprob,
 )
 
@@ -44,7 +49,8 @@ _decode_request = decoder(GenerateRequest)
 _decode_attach = decoder(Attach)
 _decode_detach = decoder(Detach)
 _decode_cancel = decoder(CancelRequest)
-_decode_end = decoder(End)
+_decode_end = decoder(End | Reader)
+_decode_describe = decoder(Describe)
 
 
 def text_of(start: int, stop: int) -> str:
@@ -93,6 +99,9 @@ class StandIn:
         self.detaches: list[Detach] = []
         self.cancels: list[str] = []
         self.ends: list[str] = []
+        self.readers: list[tuple[str, str, bool]] = []
+        self.logged: dict[str, GenerateRequest] = {}
+        self.forgotten: set[str] = set()
         self.ignored_infers = 0
         self.detokenizer = Detokenizer("detokenizer-1")
         self._scripts: dict[str, Script] = {}
@@ -118,6 +127,7 @@ class StandIn:
             (subjects.attach("s1"), self._on_attach),
             (subjects.attach_direct(self.shard, "*"), self._on_attach_direct),
             (subjects.detach(self.shard), self._on_detach),
+            (subjects.describe(self.shard), self._on_describe),
             (subjects.CANCEL, self._on_cancel),
         )
         for subject, handler in pairs:
@@ -170,7 +180,7 @@ class StandIn:
             self.bus.publish(reply, encode(script.refusal.refused()))
             return
         request_id = request.request_id or ""
-        self._scripts.setdefault(request_id, script)
+        self.log(request)
         wanted = request.params.get("return_token_ids")
         accepted = Accepted(
             request_id, num_prompt_tokens=3, shard=script.shard, prompt_token_ids=[7, 8, 9] if wanted else None
@@ -179,6 +189,36 @@ class StandIn:
         for attach in list(self._live.values()):
             if attach.request_id == request_id and script.shard == self.shard:
                 self._serve(attach)
+
+    def log(self, request: GenerateRequest) -> None:
+        """It is accepted, and goes as the script of this moment says."""
+        request_id = request.request_id or ""
+        self.logged.setdefault(request_id, request)
+        self._scripts.setdefault(request_id, self.script)
+
+    def _on_describe(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        describe: Describe = _decode_describe(data)
+        request = self.logged.get(describe.request_id)
+        if request is None or describe.request_id in self.forgotten:
+            is_forgotten = describe.request_id in self.forgotten
+            described = Described(detokenizer=self.detokenizer.name, found=False, forgotten=is_forgotten, live=True)
+        else:
+            created_s = request.created_s or 0.0
+            described = Described(
+                detokenizer=self.detokenizer.name,
+                found=True,
+                live=True,
+                num_choices=int(request.params.get("n") or 1),
+                num_prompt_tokens=3,
+                model=request.model,
+                created_ns=int(created_s * 1e9),
+                deadline_ns=int((created_s + request.deadline_s) * 1e9),
+                owner=request.owner,
+                keep_s=request.keep_s,
+                origin=request.origin,
+                prompt_token_ids=pack_tokens([7, 8, 9]) if describe.with_prompt else b"",
+            )
+        self.bus.publish(reply, encode(described))
 
     def _on_attach(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         attach: Attach = _decode_attach(data)
@@ -206,8 +246,10 @@ class StandIn:
         self.bus.publish(reply, encode(Cancelled(request_id=request_id)))
 
     def _on_end_record(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
-        end: End = _decode_end(data)
-        if (end.reason, end.choice, end.position) == ("cancel", -1, None):
+        end: End | Reader = _decode_end(data)
+        if isinstance(end, Reader):
+            self.readers.append((end.request_id, end.gateway, end.reads))
+        elif (end.reason, end.choice, end.position) == ("cancel", -1, None):
             self.ends.append(end.request_id)
 
     # ---- text
@@ -217,7 +259,7 @@ class StandIn:
         script = self._scripts.get(attach.request_id)
         if script is None:
             return  # not accepted yet
-        request = next(request for request in self.requests if request.request_id == attach.request_id)
+        request = self.logged[attach.request_id]
         num_choices = int(request.params.get("n") or 1)
         positions = list(attach.positions) or [0] * num_choices
         limit = script.num_tokens if script.holds_at is None else min(script.holds_at, script.num_tokens)

@@ -61,6 +61,7 @@ class Leader:
         self.links: dict[str, WorkerLink] = {}
         self._lifetimes = Lifetimes()
         self.num_fences = 0
+        self.num_turned_away = 0
         self.num_folded_frames = 0
 
     def start(self, heartbeats: list[WorkerHeartbeat], now: float) -> None:
@@ -208,6 +209,7 @@ class Leader:
         backlog = self.core.backlog
         refusal = self._queue_limits.refusal(backlog.num_requests, backlog.num_tokens, state.num_prompt_tokens)
         if refusal is not None:
+            self.num_turned_away += 1
             self._reject(state, refusal, QUEUE_FULL)
             return
         self._admit(state, now)
@@ -284,6 +286,11 @@ class Leader:
             self._ports.send_plan(subjects.plan(link.name), part)
         link.on_sent(parts, now)
         return True
+
+    @property
+    def num_abandoned(self) -> int:
+        """Requests that this leader has ended because nobody read them."""
+        return self._lifetimes.num_abandoned
 
     @property
     def can_plan(self) -> bool:

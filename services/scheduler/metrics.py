@@ -52,6 +52,14 @@ class SchedulerMetrics(Collector):
         yield _counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", hits)
         overrun = core.num_overrun_rows if core else 0
         yield _counter("tokenbus_scheduler_overrun_rows", "Rows planned ahead of an end found elsewhere.", overrun)
+        backlog = core.backlog if core else None
+        num_queued, num_queued_tokens = (backlog.num_requests, backlog.num_tokens) if backlog else (0, 0)
+        yield _gauge("tokenbus_scheduler_queued_requests", "Requests that wait for their first step.", num_queued)
+        yield _gauge("tokenbus_scheduler_queued_tokens", "Tokens of their prompts.", num_queued_tokens)
+        abandoned = leader.num_abandoned if leader else 0
+        yield _counter("tokenbus_scheduler_abandoned", "Requests ended because nobody read them.", abandoned)
+        turned_away = leader.num_turned_away if leader else 0
+        yield _counter("tokenbus_scheduler_turned_away", "Requests that the full queue refused.", turned_away)
         yield _gauge("tokenbus_scheduler_leading", "1 if this scheduler leads its shard.", 1 if leader else 0)
         yield _gauge("tokenbus_scheduler_workers", "Workers of the shard.", len(leader.links) if leader else 0)
         yield _counter("tokenbus_scheduler_fences", "Workers fenced.", leader.num_fences if leader else 0)

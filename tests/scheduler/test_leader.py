@@ -1,6 +1,7 @@
 """A term of leadership over a fold that the test feeds: what is sent, what goes into the log."""
 
 import pytest
+from msgspec.structs import replace
 
 from services.scheduler.core.worker_link import LinkState
 from shared.block_hash import HASH_BYTES
@@ -121,6 +122,7 @@ def test_rule_13_the_queue_takes_what_its_limits_allow_and_rejects_the_next_with
         ends = [(sequence.end, sequence.reason, sequence.code) for sequence in sequences]
         assert ends == [(None, None, None) if number < 2 else (0, "rejected", "queue_full")] * 2
     assert [type(record) for record in term.records] == [Done, Done]
+    assert term.leader.num_turned_away == 2
     assert term.leader.load(log_full=False).num_queued_reqs == 2
 
 
@@ -155,6 +157,7 @@ def test_rule_13_sequences_of_a_lost_worker_wait_outside_the_queue() -> None:
     term.feed(request(RID))
     term.feed(Fence(kind="worker", leader="s2", worker="w1"))
     load = term.leader.load(log_full=False)
+    assert term.leader.num_turned_away == 0
     assert (load.num_waiting, load.num_queued_reqs, load.num_queued_tokens) == (1, 0, 0)
     term.feed(request("b" * 32))
     assert term.records == []
@@ -173,6 +176,25 @@ def test_rule_07_a_rejection_that_comes_late_cuts_nothing_that_a_later_leader_ha
     new.feed(late)
     assert (list(sequence.tokens), sequence.end) == ([9], 1)
     assert new.records == [], "the outcome is the detokenizers'"
+
+
+def test_rule_03_a_worker_that_hangs_with_a_beating_heart_is_asked_to_be_fenced_well_within_3_seconds() -> None:
+    """What is left of the 3 s is for the append and its way back."""
+    term = Term(FoldUnderTest())
+    term.join("w1", num_blocks=32)
+    epoch = term.fold.epoch_of("w1")
+    term.feed(request(RID, max_tokens=100))
+    (sequence,) = term.fold.requests[RID].sequences
+    for step in range(1, 20):
+        term.pass_time(0.02, by_s=0.02)
+        term.feed(rows("w1", epoch, step, term.fold.row(sequence, 9)))
+    hung = term.now
+    beat = replace(heartbeat("w1", epoch, 32), next_plan=22, started=20, finished=19, idle=False)
+    while not term.fenced:
+        term.pass_time(0.05, by_s=0.05)
+        term.leader.on_worker_heartbeat(beat, term.now)
+        assert term.now - hung < 2.9
+    assert term.now - hung > 2.5, "a busy machine is not taken for a hung worker"
 
 
 def test_every_counted_frame_is_progress_that_the_load_tells() -> None:

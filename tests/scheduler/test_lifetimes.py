@@ -49,6 +49,7 @@ def test_a_request_of_a_silent_gateway_ends_with_cancel_and_not_before(num_ended
     term.pass_time(0.05, "g2")
     assert term.records == [End(request_id=RID, reason="cancel", message=GATEWAY_GONE)]
     assert term.message_ids == [f"abandoned-{RID}"]
+    assert term.leader.num_abandoned == 1
     settle(term)
     assert reasons(term) == ["stop_string"] * num_ended + ["cancel"] * (2 - num_ended)
     assert not term.leader.core.num_waiting

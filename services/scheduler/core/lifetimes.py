@@ -23,10 +23,14 @@ Appended = tuple[End | Reader, str]
 
 
 class Lifetimes:
-    """Of all live requests of the shard. Each call costs O(log n) at most, a tick what is due and O(gateways)."""
+    """Of all live requests of the shard. Each call costs O(log n) at most, a tick what is due and O(gateways).
+
+    num_abandoned: requests that were to end because nobody read them.
+    """
 
     def __init__(self) -> None:
         self.readership = Readership()
+        self.num_abandoned = 0
         self._live: dict[str, RequestState] = {}
         self._deadlines = Deadlines()
         self._unread = Deadlines()
@@ -80,18 +84,18 @@ class Lifetimes:
         for request_id in self._deadlines.pop_due(now_ns):
             end = End(request_id=request_id, reason="deadline", message="deadline exceeded")
             records.append((end, f"deadline-{request_id}"))
-        records.extend(_abandoned(request_id, NOBODY_READS) for request_id in self._unread.pop_due(now_ns))
+        records.extend(self._abandon(request_id, NOBODY_READS) for request_id in self._unread.pop_due(now_ns))
         for gateway, request_ids in self.readership.take_silent(now):
             records.extend(self._read_no_more(gateway, request_id, now_ns) for request_id in sorted(request_ids))
         return records
 
     def _read_no_more(self, gateway: str, request_id: str, now_ns: int) -> Appended:
         if self._live[request_id].request.keep_s <= 0:
-            return _abandoned(request_id, GATEWAY_GONE)
+            return self._abandon(request_id, GATEWAY_GONE)
         # a gateway may come back and fall silent again: the message id is this occasion's alone, under any leader
         reader = Reader(request_id=request_id, gateway=gateway, reads=False)
         return reader, f"unread-{request_id}-{gateway}-{now_ns}"
 
-
-def _abandoned(request_id: str, message: str) -> Appended:
-    return End(request_id=request_id, reason="cancel", message=message), f"abandoned-{request_id}"
+    def _abandon(self, request_id: str, message: str) -> Appended:
+        self.num_abandoned += 1
+        return End(request_id=request_id, reason="cancel", message=message), f"abandoned-{request_id}"

@@ -6,18 +6,23 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from deploy.nats.identities import Identities
 from deploy.node.folder import DataFolder
+from shared.bus.credentials import Credentials, read_credentials
+from shared.config import NatsIdentity, option_name
 
 READY_S = 120.0
 STOP_S = 60.0
 
 
 class RunningNode:
-    """A node while the context lasts. url: of its first gateway, without /v1; nats: URL of its NATS server.
+    """A node while the context lasts. url: of its first gateway, without /v1; nats: URL of its NATS server. identities:
+    of the server at --nats where --nats-credentials names them; those of a node with --secure are in its data folder.
 
     Its end is checked: exit status 0.
     """
@@ -28,6 +33,8 @@ class RunningNode:
         self.url = ""
         self.nats = ""
         self.process: subprocess.Popen[bytes] | None = None
+        given = dict(pairwise(options)).get("--nats-credentials")
+        self.identities = Identities(Path(given)) if given is not None else None
         self._command = [
             sys.executable,
             "-m",
@@ -91,9 +98,21 @@ class RunningNode:
         """What a process has logged."""
         return self.folder.log(name).read_text()
 
+    def access(self, role: str) -> list[str]:
+        """Options of commands that speak to the node's NATS server in this role."""
+        if self.identities is None:
+            return ["--data-dir", str(self.folder.root)]
+        given = self.identities.options(role).items()
+        return ["--nats", self.nats, *(each for field, path in given for each in (option_name(field), path))]
+
+    def credentials(self, role: str) -> Credentials:
+        """How a connection of this role signs in; blocks."""
+        identities = self.identities or Identities(self.folder.credentials)
+        return read_credentials(NatsIdentity(**identities.options(role)))
+
     def verify(self) -> dict[str, Any]:
         """`tokenbus log verify --json`."""
-        command = [sys.executable, "-m", "deploy.cli.main", "log", "verify", "--nats", self.nats, "--json"]
+        command = [sys.executable, "-m", "deploy.cli.main", "log", "verify", *self.access("verify"), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         report: dict[str, Any] = json.loads(done.stdout)
         return report

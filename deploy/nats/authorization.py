@@ -11,20 +11,26 @@ from deploy.nats.permissions import Permissions, permissions
 SIGN_IN_LIMIT_S = 5  # TLS handshake and sign-in; many services start at once after a server came back
 
 
-class ServerSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """nkeys: public key by role. The files are PEM, as the server finds them; ca_file certifies clients and servers."""
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """PEM files of a listener, as the server finds them. ca_file certifies whoever may connect."""
 
-    nkeys: Mapping[str, str]
-    shards: Sequence[str]
     ca_file: Path
     cert_file: Path
     key_file: Path
 
 
+class ServerSecurity(msgspec.Struct, frozen=True, kw_only=True):
+    """nkeys: public key by role. tls: of the listener for clients."""
+
+    nkeys: Mapping[str, str]
+    shards: Sequence[str]
+    tls: TlsFiles
+
+
 def security_lines(security: ServerSecurity) -> list[str]:
     """TLS with client certificates, and one account with a user per role. No user is in the system account."""
     return [
-        *tls_block(security),
+        *tls_block(security.tls),
         f"authorization {{ timeout: {SIGN_IN_LIMIT_S} }}",
         "accounts {",
         "  SYS {}",
@@ -39,13 +45,13 @@ def security_lines(security: ServerSecurity) -> list[str]:
     ]
 
 
-def tls_block(security: ServerSecurity) -> list[str]:
-    """TLS towards clients or towards other servers: both sides show a certificate."""
+def tls_block(files: TlsFiles) -> list[str]:
+    """TLS in which both sides show a certificate."""
     return [
         "tls {",
-        f"  cert_file: {_quoted(security.cert_file)}",
-        f"  key_file: {_quoted(security.key_file)}",
-        f"  ca_file: {_quoted(security.ca_file)}",
+        f"  cert_file: {_quoted(files.cert_file)}",
+        f"  key_file: {_quoted(files.key_file)}",
+        f"  ca_file: {_quoted(files.ca_file)}",
         "  verify: true",
         f"  timeout: {SIGN_IN_LIMIT_S}",
         "}",

@@ -2,6 +2,8 @@
 
 ca.pem, ca.key                  the authority; its key signs new certificates and is needed for nothing else
 <server>.pem, <server>.key      of each nats-server, good for the hosts under which it is reached
+routes-ca.pem, .key             of a cluster: a second authority, for what servers say to each other
+<server>-route.pem, .key        of each server of a cluster, signed by that one: a client's certificate opens no route
 <role>.seed                     nkey seed that the role signs in with
 <role>.pem, <role>.key          client certificate of the role
 
@@ -16,10 +18,12 @@ from pathlib import Path
 
 import nkeys
 
+from deploy.nats.authorization import TlsFiles
 from deploy.nats.certificates import Pair, hosts_of, issue, make_authority
 from deploy.nats.permissions import ROLES
 
 AUTHORITY = "ca"
+ROUTE_AUTHORITY = "routes-ca"
 
 
 class Identities:
@@ -32,8 +36,7 @@ class Identities:
         """Make what is missing: the authority, and seed and certificate of each role."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
-        if not self._has_pair(AUTHORITY):
-            self._write_pair(AUTHORITY, make_authority("Tokenbus authority"))
+        self._make_authority(AUTHORITY)
         for role in roles:
             if not self.seed_file(role).exists():
                 _write_secret(self.seed_file(role), make_seed())
@@ -42,8 +45,22 @@ class Identities:
 
     def make_server(self, name: str, hosts: Sequence[str]) -> None:
         """Make a server's certificate unless there is one that is good for these hosts."""
-        if not self._has_pair(name) or not set(hosts) <= hosts_of(self.certificate(name).read_bytes()):
-            self._write_pair(name, issue(self._pair(AUTHORITY), name, hosts))
+        self._make_server(name, hosts, AUTHORITY)
+
+    def make_route(self, name: str, hosts: Sequence[str]) -> None:
+        """Make a server's certificate towards the other servers of its cluster, as make_server."""
+        self._make_authority(ROUTE_AUTHORITY)
+        self._make_server(_route(name), hosts, ROUTE_AUTHORITY)
+
+    def server_files(self, name: str) -> TlsFiles:
+        """What a server shows to clients, and whom it lets in."""
+        return TlsFiles(ca_file=self.authority, cert_file=self.certificate(name), key_file=self.key(name))
+
+    def route_files(self, name: str) -> TlsFiles:
+        """The same towards other servers."""
+        route = _route(name)
+        authority = self.certificate(ROUTE_AUTHORITY)
+        return TlsFiles(ca_file=authority, cert_file=self.certificate(route), key_file=self.key(route))
 
     @property
     def authority(self) -> Path:
@@ -78,6 +95,14 @@ class Identities:
             "nats_key_file": str(self.key(role)),
         }
 
+    def _make_authority(self, name: str) -> None:
+        if not self._has_pair(name):
+            self._write_pair(name, make_authority(f"Tokenbus {name}"))
+
+    def _make_server(self, name: str, hosts: Sequence[str], authority: str) -> None:
+        if not self._has_pair(name) or not set(hosts) <= hosts_of(self.certificate(name).read_bytes()):
+            self._write_pair(name, issue(self._pair(authority), name, hosts))
+
     def _has_pair(self, name: str) -> bool:
         return self.certificate(name).exists() and self.key(name).exists()
 
@@ -87,6 +112,10 @@ class Identities:
     def _write_pair(self, name: str, pair: Pair) -> None:
         _write_secret(self.key(name), pair.key)
         self.certificate(name).write_bytes(pair.certificate)
+
+
+def _route(name: str) -> str:
+    return f"{name}-route"
 
 
 def make_seed() -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from deploy.nats.authorization import ServerSecurity, security_lines, tls_block
+from deploy.nats.authorization import ServerSecurity, TlsFiles, security_lines, tls_block
 
 BINARY = "nats-server"
 PROBE_TIMEOUT_S = 1.0
@@ -23,12 +23,14 @@ class NatsServerMissing(RuntimeError):
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's place in a cluster. routes: host:port of every server's cluster listener."""
+    """The server's place in a cluster. routes: host:port of every server's cluster listener. tls: of that listener;
+    whoever its authority certifies is believed everything, so it must not be the one that certifies clients."""
 
     name: str
     port: int
     routes: list[str]
     host: str = "127.0.0.1"
+    tls: TlsFiles | None = None
 
 
 class NatsServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ def config_text(options: NatsServerOptions) -> str:
     if options.security is not None:
         lines += security_lines(options.security)
     if options.cluster is not None:
-        lines += _cluster_lines(options.cluster, options.security)
+        lines += _cluster_lines(options.cluster)
     return "\n".join(lines) + "\n"
 
 
@@ -142,8 +144,8 @@ def wait_ready(host: str, port: int, timeout_s: float) -> bool:
     return False
 
 
-def _cluster_lines(cluster: ClusterOptions, security: ServerSecurity | None) -> list[str]:
-    scheme = "nats" if security is None else "tls"
+def _cluster_lines(cluster: ClusterOptions) -> list[str]:
+    scheme = "nats" if cluster.tls is None else "tls"
     routes = ", ".join(f'"{scheme}://{route}"' for route in cluster.routes)
     return [
         "cluster {",
@@ -151,7 +153,7 @@ def _cluster_lines(cluster: ClusterOptions, security: ServerSecurity | None) -> 
         f'  host: "{cluster.host}"',
         f"  port: {cluster.port}",
         f"  routes: [{routes}]",
-        *([] if security is None else tls_block(security)),
+        *([] if cluster.tls is None else tls_block(cluster.tls)),
         "}",
     ]
 

@@ -41,9 +41,7 @@ def server_security(identities: Identities, shard: str) -> ServerSecurity:
     return ServerSecurity(
         nkeys={role: identities.public_key(role) for role in ROLES},
         shards=[shard],
-        ca_file=identities.authority,
-        cert_file=identities.certificate(SERVER),
-        key_file=identities.key(SERVER),
+        tls=identities.server_files(SERVER),
     )
 
 

@@ -67,9 +67,7 @@ def security_of(identities: Identities, shards: tuple[str, ...], server: str = S
     return ServerSecurity(
         nkeys={role: identities.public_key(role) for role in ROLES},
         shards=list(shards),
-        ca_file=identities.authority,
-        cert_file=identities.certificate(server),
-        key_file=identities.key(server),
+        tls=identities.server_files(server),
     )
 
 

@@ -35,9 +35,10 @@ def body(number: int, label: str, **extra: Any) -> dict[str, Any]:
     }
 
 
-async def streams_with(node: RunningNode, label: str, disturb: Any) -> list[Answer]:
+async def streams_with(node: RunningNode, label: str, disturb: Any, **headers: str) -> list[Answer]:
     """Streams, and a disturbance once all of them run."""
     async with connect(node.url) as client:
+        client.headers.update(headers)
         tasks = await all_running(client, "/v1/completions", [body(n, label) for n in range(NUM_STREAMS)])
         await disturb()
         return list(await asyncio.gather(*tasks))
@@ -70,14 +71,14 @@ async def test_a_killed_process_loses_and_repeats_nothing(node: RunningNode, vic
         assert logged == logged | {"token_ids": answer.token_ids, "finish_reason": "length"}
 
 
-async def test_requests_of_a_killed_gateway_can_be_read_on_elsewhere(node: RunningNode) -> None:
+async def test_kept_requests_of_a_killed_gateway_can_be_read_on_elsewhere(node: RunningNode) -> None:
     """Their HTTP streams break; with id and position any reader goes on where they ended (rule 15)."""
     before = node.pids()["gateway-0"]
 
     async def kill() -> None:
         os.kill(before, signal.SIGKILL)
 
-    answers = await streams_with(node, "gateway", kill)
+    answers = await streams_with(node, "gateway", kill, **{"X-Tokenbus-Resumable": "1"})
     assert all(answer.error and 0 < len(answer.token_ids) < NUM_TOKENS for answer in answers)
     async with await TokenbusClient.connect(node.nats) as client:
         for answer in answers:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from deploy.cli.control import converse
+from deploy.node.control_messages import ProcessStatus, StatusRequest
 from shared.bus.client import Bus
 from shared.client import EndEvent, TokenbusClient
 from shared.messages.pipeline import GenerateRequest
 from shared.reading.submission import fix_defaults, submit
-from tests.e2e.streams import all_running, connect
+from tests.e2e.clients import Clients
+from tests.e2e.streams import Answer, all_running, connect, stream
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
@@ -19,6 +22,7 @@ DRAIN_S = 3.5
 STEP_MS = 5
 NUM_TOKENS = 900  # 4.5 s at least
 NUM_STREAMS = 8
+SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", str(STEP_MS))
 
 
@@ -33,11 +37,21 @@ def body(number: int) -> dict[str, Any]:
     return {"model": "smollm2-135m", "prompt": f"number {number}", "max_tokens": NUM_TOKENS, "ignore_eos": True}
 
 
-@pytest.mark.parametrize("name", ["scheduler-0", "worker-0", "detokenizer-0", "tokenizer-0"])
+async def latecomer(node: RunningNode) -> Answer:
+    """A stream over a connection of its own."""
+    async with connect(node.url) as client:
+        return await stream(client, "/v1/completions", body(NUM_STREAMS))
+
+
+@pytest.mark.parametrize(
+    "name", ["scheduler-0", "worker-0", "detokenizer-0", "tokenizer-0", "gateway-0", "nats-server"]
+)
 async def test_a_service_told_to_stop_under_load_exits_0_and_streams_go_on(node: RunningNode, name: str) -> None:
     async with connect(node.url) as client:
         tasks = await all_running(client, "/v1/completions", [body(number) for number in range(NUM_STREAMS)])
         pid = node.signal(name, signal.SIGTERM)
+        if name == "gateway-0":
+            tasks.append(asyncio.create_task(latecomer(node)))
         await until(lambda: node.pids().get(name, pid) != pid, "restart", DRAIN_S + 20)
         answers = await asyncio.gather(*tasks)
     assert [answer.error for answer in answers if not answer.whole] == []
@@ -48,6 +62,36 @@ async def test_a_service_told_to_stop_under_load_exits_0_and_streams_go_on(node:
     assert wrongs(report) == {}
     for answer in answers:
         assert report["requests"][answer.id.removeprefix("cmpl-")]["token_ids"] == answer.token_ids
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A node with two of each service."""
+    two = [f"--{service}s=2" for service in SERVICES]
+    with RunningNode(tmp_path_factory.mktemp("pairs") / "node", *OPTIONS, *two) as running:
+        yield running
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_where_a_replica_is_no_client_sees_a_failure(pair: RunningNode, service: str) -> None:
+    """Neither those who read nor those who come while one of the two goes and is started again."""
+    async with Clients(pair.url, NUM_STREAMS, {**body(0), "max_tokens": 100}) as clients:
+        await clients.all_answered()
+        name = await leading(pair) if service == "scheduler" else f"{service}-0"
+        pid = pair.signal(name, signal.SIGTERM)
+        await until(lambda: pair.pids().get(name, pid) != pid, "restart", DRAIN_S + 20)
+        await clients.all_answered()
+    assert clients.failures == []
+    assert f"{name} died (exit status 0)" in pair.output.read_text()
+    assert service != "scheduler" or "handed over" in pair.log(name)
+    assert wrongs(await asyncio.to_thread(pair.verify)) == {}
+
+
+async def leading(node: RunningNode) -> str:
+    """The name of the leading scheduler."""
+    statuses = await asyncio.to_thread(lambda: list(converse(str(node.folder.root), StatusRequest())))
+    (name,) = [each.name for each in statuses if isinstance(each, ProcessStatus) and each.leading]
+    return name
 
 
 async def test_a_stopped_node_leaves_what_takes_too_long_to_its_next_start(tmp_path: Path) -> None:

@@ -55,9 +55,10 @@ def test_a_request_of_a_silent_gateway_ends_with_cancel_and_not_before(num_ended
     assert not term.leader.core.num_waiting
 
 
-def test_a_request_that_nobody_watches_is_never_abandoned() -> None:
+@pytest.mark.parametrize("keep_s", [0.0, KEEP_S])
+def test_a_request_that_nobody_watches_is_never_abandoned(keep_s: float) -> None:
     term = Term(FoldUnderTest())
-    term.feed(owned(owner=""))
+    term.feed(owned(owner="", keep_s=keep_s))
     term.pass_time(60.0)
     assert term.records == [] and reasons(term) == [None]
 

@@ -46,7 +46,8 @@ class Lifetimes:
         if request.keep_s <= 0 and request.owner:
             self.readership.add(request.request_id, request.owner, now)
         for gateway in state.readers:
-            self.readership.add(request.request_id, gateway, now)
+            if gateway:
+                self.readership.add(request.request_id, gateway, now)
         self._watch_unread(state)
 
     def on_reader(self, reader: Reader, now: float) -> None:

@@ -74,10 +74,9 @@ class ControlServer:
             writer.close()
 
     async def _serve(self, client: "_Client") -> None:
-        line = await asyncio.wait_for(client.reader.readline(), COMMAND_TIMEOUT_S)
         try:
-            command = _decode(line)
-        except msgspec.DecodeError as error:
+            command = _decode(await asyncio.wait_for(client.reader.readline(), COMMAND_TIMEOUT_S))
+        except (ValueError, RecursionError) as error:  # ValueError: also of a line that is too long
             client.say(Failed(f"the command cannot be read: {error}"))
             return
         if isinstance(command, RestartRequest):

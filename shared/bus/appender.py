@@ -26,8 +26,8 @@ class BackgroundAppender:
         return len(self._tasks)
 
     def append(self, records: list[tuple[End | Done | Reader, str]]) -> None:
-        """Store records, each with its message id, however long the log is away: whoever decided them will not do so
-        again, and without them a request would never end. A copy too many does no harm (rules 6 and 7)."""
+        """Store records, each with its message id, however long the log is away: this process decides each of them only
+        once, and while it lives nobody else may. A copy too many does no harm (rules 6 and 7)."""
         task = asyncio.create_task(self._store(records))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

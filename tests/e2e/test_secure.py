@@ -20,6 +20,7 @@ from shared import subjects
 from shared.bus.client import Bus
 from shared.bus.credentials import Credentials
 from shared.bus.errors import PayloadTooLarge
+from shared.bus.nats_log import NatsLog
 from shared.client import TokenbusClient
 from tests.e2e.streams import all_running, connect, many
 from tests.e2e.test_hostile_nats import GARBAGE, INTERNAL, misplaced_records
@@ -40,7 +41,8 @@ SUBJECTS = [
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path_factory.mktemp("secure") / "node", "--secure", *CHAINED) as running:
+    options = ("--secure", *CHAINED, "--snapshot-interval-s", "0.5", "--log-retention-s", "0")
+    with RunningNode(tmp_path_factory.mktemp("secure") / "node", *options) as running:
         yield running
 
 
@@ -81,6 +83,28 @@ async def test_the_native_client_reads_over_tls(node: RunningNode, credentials: 
         assert [card.name for card in await client.models()] == [MODEL]
         answer = await client.generate(prompt="hello", max_tokens=12, ignore_eos=True)
     assert len(answer.choices[0].token_ids) == 12
+
+
+async def test_the_log_is_snapshotted_trimmed_and_read_from_snapshots(
+    node: RunningNode, credentials: dict[str, Credentials]
+) -> None:
+    """All that JetStream is asked for is allowed: no service hears of a violation of its permissions."""
+    bus = await Bus.connect(node.nats, "verify-1", credentials["verify"])
+    log = NatsLog(bus, "s0")
+    await check_serving(node, "before")
+    end = asyncio.get_running_loop().time() + 30
+    while not await log.is_trimmed():
+        assert asyncio.get_running_loop().time() < end, "the log is trimmed"
+        await asyncio.sleep(0.1)
+    await bus.close()
+    for name in ("detokenizer-0", "scheduler-0"):
+        before = node.signal(name, signal.SIGKILL)
+        await until(lambda name=name, before=before: node.pids().get(name, before) != before, "a new process")
+    await check_serving(node, "from a snapshot")
+    await until(lambda: "loaded a snapshot" in node.log("detokenizer-0"), "a snapshot loaded")
+    services = [path.stem for path in (node.folder.root / "logs").glob("*-0.log")]
+    assert len(services) == 5
+    assert [name for name in services if "violation" in node.log(name)] == []
 
 
 async def test_a_killed_server_is_found_again_by_everybody(node: RunningNode) -> None:

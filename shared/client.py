@@ -6,7 +6,12 @@
                 print(event.text, end="")
 
 Streams survive the death of every service and of the NATS server: the client attaches again from the position that it
-has read up to. docs/nats-clients.md describes the messages for clients in other languages.
+has read up to. To read on in another process, keep the request id and each choice's TextEvent.stop:
+
+        async for event in client.attach(request_id, [stop]):
+            ...
+
+docs/nats-clients.md describes the messages for clients in other languages.
 """
 
 import asyncio

@@ -143,12 +143,34 @@ SCHEMAS: Schema = {
     ),
 }
 
+HEADERS: dict[str, tuple[str, Schema]] = {
+    "Idempotency-Key": (
+        "all requests with the same key and the same Authorization are one request, which is kept for 60 s without "
+        "readers; its answer can be had again, and joined while it runs",
+        {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    ),
+    "X-Tokenbus-Resumable": (
+        "1: the request goes on for 60 s when its client has gone; GET /v1/requests/{id}/stream reads on",
+        {"type": "string", "enum": ["0", "1"]},
+    ),
+    "X-Request-Timeout": (
+        "seconds until the request is ended; at most the server's own limit",
+        {"type": "number", "exclusiveMinimum": 0},
+    ),
+    "Last-Event-ID": (
+        "the id of the last event that the client has: the number of tokens of every choice, such as 12-9-10",
+        {"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})*$"},
+    ),
+}
 ERRORS = {
     "400": "the request is wrong; param names where",
-    "404": "no such model",
+    "404": "no such model or request",
     "408": "the request arrived too slowly",
+    "409": "the answer to this idempotency key is no longer kept",
     "413": "the body is too large",
     "415": "the body is not declared as JSON",
+    "422": "the idempotency key belongs to a request with another body",
+    "429": "too much at once; try again after Retry-After seconds",
     "431": "the headers are too large",
     "503": "try again after Retry-After seconds",
     "504": "the deadline passed before the first token",
@@ -160,7 +182,16 @@ def _json_of(schema: Schema) -> Schema:
 
 
 def _error_answers() -> Schema:
-    return {status: {"description": text, "content": _json_of(_ref("Error"))} for status, text in ERRORS.items()}
+    return {status: _error(text) for status, text in ERRORS.items()}
+
+
+def _error(text: str) -> Schema:
+    return {"description": text, "content": _json_of(_ref("Error"))}
+
+
+def _header(name: str) -> Schema:
+    text, schema = HEADERS[name]
+    return {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
 
 
 def _generating(name: str, summary: str, answer: str) -> Schema:
@@ -172,6 +203,7 @@ def _generating(name: str, summary: str, answer: str) -> Schema:
         "post": {
             "operationId": name,
             "summary": summary,
+            "parameters": [_header(name) for name in HEADERS],
             "requestBody": {"required": True, "content": _json_of(_ref(f"{answer}Request"))},
             "responses": {"200": whole, **_error_answers()},
         }
@@ -183,9 +215,36 @@ def _reading(name: str, summary: str, schema: Schema, **more: object) -> Schema:
     return {"get": {"operationId": name, "summary": summary, "responses": {"200": answer}, **more}}
 
 
+def _request_stream(request_id: Schema) -> Schema:
+    events = {"description": "events as of the first answer", "content": {"text/event-stream": {"schema": _text()}}}
+    gone = _error("it has ended, and its text is no longer kept")
+    return {
+        "get": {
+            "operationId": "readRequest",
+            "summary": "Read a request's text, from any position on",
+            "parameters": [request_id, _header("Last-Event-ID")],
+            "responses": {"200": events, "400": _error(ERRORS["400"]), "404": _error(ERRORS["404"]), "410": gone},
+        }
+    }
+
+
+def _request(request_id: Schema) -> Schema:
+    ended = _object({"id": _text(), "object": {"const": "request"}, "cancelled": {"const": True}})
+    answer = {"description": "the end is in the log", "content": _json_of(ended)}
+    return {
+        "delete": {
+            "operationId": "cancelRequest",
+            "summary": "End a request; harmless when repeated",
+            "parameters": [request_id],
+            "responses": {"200": answer, "404": _error("no id of a request"), "503": _error(ERRORS["503"])},
+        }
+    }
+
+
 def openapi_document(version: str) -> Schema:
     """The whole document as plain values."""
     anything: Schema = {"type": "object"}
+    request_id = {"name": "id", "in": "path", "required": True, "description": "id of an answer", "schema": _text()}
     model_id = {"name": "model", "in": "path", "required": True, "schema": _text()}
     return {
         "openapi": "3.1.0",
@@ -193,6 +252,8 @@ def openapi_document(version: str) -> Schema:
         "paths": {
             "/v1/completions": _generating("createCompletion", "Continue a text", "Completion"),
             "/v1/chat/completions": _generating("createChatCompletion", "Answer a conversation", "ChatCompletion"),
+            "/v1/requests/{id}": _request(request_id),
+            "/v1/requests/{id}/stream": _request_stream(request_id),
             "/v1/models": _reading("listModels", "All models", _ref("Models")),
             "/v1/models/{model}": _reading("getModel", "One model", _ref("Model"), parameters=[model_id]),
             "/version": _reading("getVersion", "The version of the server", _object({"version": _text()})),

@@ -27,6 +27,11 @@ test *options: _dev
 test-full *options: _dev
     @exec {{ python }} -m pytest {{ options }}
 
+# Faults on real processes and what held; `./just chaos --minutes 26`, `./just chaos --hours 0.5 --faults none`, `--help`
+[no-exit-message]
+chaos *options: _dev
+    @exec {{ python }} -m tests.chaos {{ options }}
+
 # Lint, format, types and layers
 check: _dev
     @{{ python }} -m ruff check .

@@ -6,14 +6,14 @@ record was lost, doubled or reordered.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from itertools import pairwise
 from typing import Any
 
-import nats
+import nats.errors
 import pytest
 import pytest_asyncio
 from nats.js.api import StreamInfo
 
+from shared.bus.client import Bus
 from shared.bus.credentials import Credentials
 from shared.subjects import log_stream
 from tests.e2e.streams import all_running, connect
@@ -32,10 +32,10 @@ STALL_S = 12.0
 class Fixture:
     """Cluster, node and a connection that sees who leads the log."""
 
-    def __init__(self, cluster: LocalCluster, node: RunningNode, connection: Any) -> None:
+    def __init__(self, cluster: LocalCluster, node: RunningNode, bus: Bus) -> None:
         self.cluster = cluster
         self.node = node
-        self._js = connection.jetstream(timeout=1)
+        self._js = bus.jetstream(1.0)
 
     async def info(self) -> StreamInfo | None:
         """The log as its leader sees it, None while there is none."""
@@ -73,7 +73,6 @@ class Fixture:
             tasks = await all_running(client, "/v1/completions", bodies)
             await disturb()
             answers = await asyncio.gather(*tasks)
-        print(label, "longest stall", max(max(b - a for a, b in pairwise(answer.arrivals_s)) for answer in answers))
         assert [answer.error for answer in answers if not answer.whole] == []
         assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
         await self.healthy()
@@ -114,21 +113,9 @@ def admin(cluster: LocalCluster) -> Credentials:
 
 @pytest_asyncio.fixture
 async def running(cluster: LocalCluster, node: RunningNode, admin: Credentials) -> AsyncIterator[Fixture]:
-    connection = await nats.connect(
-        cluster.url.split(","),
-        tls=admin.tls,
-        nkeys_seed_str=admin.seed,
-        inbox_prefix="_INBOX.admin",
-        max_reconnect_attempts=-1,
-        ping_interval=1,
-        error_cb=ignore,
-    )
-    yield Fixture(cluster, node, connection)
-    await connection.close()
-
-
-async def ignore(error: Exception) -> None:
-    """The connection's servers are killed on purpose."""
+    bus = await Bus.connect(cluster.url, "admin-1", admin)
+    yield Fixture(cluster, node, bus)
+    await bus.close()
 
 
 def kill(running: Fixture, name: str) -> Callable[[], Coroutine[Any, Any, None]]:

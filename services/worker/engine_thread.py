@@ -4,7 +4,6 @@ The loop submits tasks, the thread answers each with exactly one outcome, in ord
 `deliver`, which must be safe to call from another thread.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.engine.interface import Engine, StepInput, StepOutput
 from services.worker.engine.isolation import EngineBroken, is_out_of_memory, step_one_by_one
+from services.worker.native_threads import NativeThread
 from shared.messages.codec import encode
 from shared.messages.pipeline import Rows
 
@@ -87,7 +87,7 @@ class EngineThread:
         self._busy_since_s: float | None = None
         self._failures_in_a_row = 0
         self._tasks: SimpleQueue[PlanColumns | int | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = NativeThread(self._run, "engine")
 
     def start(self) -> None:
         """Begin to work."""

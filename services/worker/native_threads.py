@@ -16,7 +16,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def run_in_daemon_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+class NativeThread(threading.Thread):
+    """A thread that the end of the process does not wait for."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+
+
+async def run_in_native_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """asyncio.to_thread, but neither a cancellation nor the end of the process waits for the work."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -38,13 +45,13 @@ async def run_in_daemon_thread(work: Callable[P, T], *args: P.args, **kwargs: P.
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name="loading", daemon=True).start()
+    NativeThread(run, "loading").start()
     return await done
 
 
 def leave(status: int) -> NoReturn:
-    """End the process with this status; at once if a daemon thread still runs."""
-    if any(thread.daemon for thread in threading.enumerate()):
+    """End the process with this status; at once if a native thread still runs."""
+    if any(isinstance(thread, NativeThread) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

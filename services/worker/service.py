@@ -20,7 +20,7 @@ from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
-from services.worker.native_threads import run_in_daemon_thread
+from services.worker.native_threads import run_in_native_thread
 from services.worker.watchdog import keep_watch
 from shared import subjects
 from shared.block_hash import HASH_BYTES
@@ -55,14 +55,14 @@ _decode_ack = msgspec.json.Decoder(_PubAck).decode
 async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
     host.health = lambda: Health(False, {"state": "loading", "model": config.model})
-    engine = await host.unless_stopping(run_in_daemon_thread(load_engine, config))
+    engine = await host.unless_stopping(run_in_native_thread(load_engine, config))
     if engine is None:
         return
     host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
     # Only from here: importing large libraries may keep the GIL for long.
     watching = asyncio.create_task(keep_watch(config.loop_stuck_s))
     try:
-        await host.unless_stopping(run_in_daemon_thread(engine.warm_up))
+        await host.unless_stopping(run_in_native_thread(engine.warm_up))
         log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
         if log is not None:
             await Worker(host, config, engine, log, WorkerMetrics()).run()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.service_process import start
 from tests.waiting import until
 
 EXIT_LIMIT_S = 60.0
+FENCED_S = 0.8  # no sequence goes on elsewhere before its worker was silent for a second, less a heartbeat
 
 
 async def check_log(node: RunningNode, answers: list[Answer]) -> None:
@@ -113,6 +115,11 @@ PROMPTS = [
 REAL = ("--workers", "2", "--dtype", "float32", "--num-threads", "1", "--max-model-len", "256")
 
 
+def longest_gap_s(answer: Answer) -> float:
+    """The longest time between two tokens."""
+    return max(later - sooner for sooner, later in pairwise(answer.arrivals_s))
+
+
 def real(number: int) -> dict[str, Any]:
     return {"model": MODEL, "prompt": PROMPTS[number], "max_tokens": 60, "min_tokens": 60, "temperature": 0}
 
@@ -129,6 +136,7 @@ async def test_the_real_model_goes_on_with_the_same_text_after_kill_9(tmp_path: 
             os.kill(before[victim], signal.SIGKILL)
             disturbed = list(await asyncio.gather(*tasks))
         assert [answer.error for answer in disturbed if not answer.whole] == []
+        assert max(map(longest_gap_s, disturbed)) > FENCED_S, "nobody ran on the victim: the test shows nothing"
         await until(lambda: node.pids().get(victim, before[victim]) != before[victim], "restart")
         undisturbed = await many(node.url, "/v1/completions", bodies)
         assert [answer.text for answer in disturbed] == [answer.text for answer in undisturbed]

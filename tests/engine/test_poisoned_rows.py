@@ -70,6 +70,25 @@ def test_neighbours_of_a_poisoned_row_are_as_if_alone(tiny_engine: CpuEngine, bu
     assert [list(sequence.tokens) for sequence in sequences] == alone
 
 
+def test_nan_in_the_cache_of_a_running_sequence_fails_it_alone(tiny_engine: CpuEngine) -> None:
+    """Whatever wrote it: it is found when the sequence reads it, in the middle of its answer."""
+    alone = tokens_of(tiny_engine, PROMPTS)
+    tiny_engine._kv_cache.zero_()
+    shard = Scheduled(tiny_engine)
+    sequences = [shard.ask(prompt, greedy(NUM_OUTPUTS)) for prompt in PROMPTS]
+    for _ in range(NUM_OUTPUTS // 2):
+        shard.step()
+    victim = sequences.pop(1)
+    alone_victim = alone.pop(1)
+    last_block = shard.blocks_of(victim)[-1]
+    tiny_engine._kv_cache[2, 1, last_block, 0, 0, 0] = float("nan")
+    shard.run()
+    assert failed(shard, victim)
+    assert list(victim.tokens) == alone_victim[: len(victim.tokens)], "what it has said before stands"
+    assert [list(sequence.tokens) for sequence in sequences] == alone
+    assert not not_finite_blocks(tiny_engine) & shard.named_blocks()
+
+
 def test_neighbours_logits_are_equal_to_the_bit(tiny_engine: CpuEngine) -> None:
     """The same batch with a healthy id in the poisoned one's place."""
 

@@ -2,14 +2,18 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from deploy.node.nats_server import free_port
+from deploy.node.processes import HealthProbe
 from shared import subjects
 from tests.gateway.conftest import Running, start_gateway, stop_gateway
 from tests.gateway.stand_in import StandIn
@@ -93,6 +97,62 @@ async def test_a_gateway_that_has_heard_nothing_yet_takes_no_connection(
     stand_in.beats.add("leader")
     assert await clients == [200] * NUM_CONNECTIONS
     await stop_gateway(await joining)
+
+
+async def test_stopped_and_killed_processes_attract_no_connections(
+    nats_server: NatsServer, stand_in: StandIn, listener: socket.socket
+) -> None:
+    """Real processes, on uvloop. A stopped one has the socket open and accepts nothing: the other one takes all."""
+    port = listener.getsockname()[1]
+    with Process(nats_server, listener) as first, Process(nats_server, listener) as second:
+        await first.ready()
+        await second.ready()
+        first.send(signal.SIGSTOP)
+        await until(lambda: first.state() == "T", "a stopped process")
+        assert await connect_at_once(port) == [200] * NUM_CONNECTIONS
+        first.send(signal.SIGCONT)
+        second.send(signal.SIGKILL)
+        await until(lambda: second.process.poll() is not None, "a killed process")
+        assert await connect_at_once(port) == [200] * NUM_CONNECTIONS
+        first.send(signal.SIGTERM)
+        await until(lambda: first.process.poll() is not None, "a process that drained")
+        assert first.process.returncode == 0
+        clients = asyncio.create_task(connect_at_once(port))
+        with Process(nats_server, listener):
+            assert await clients == [200] * NUM_CONNECTIONS
+
+
+class Process:
+    """A gateway as a process on the socket, killed at the end."""
+
+    def __init__(self, nats_server: NatsServer, listener: socket.socket) -> None:
+        fd = listener.fileno()
+        command = [sys.executable, "-m", "services.gateway", "--nats", nats_server.url, "--listen-fd", str(fd)]
+        self._health_port = free_port()
+        command += ["--health-port", str(self._health_port)]
+        self.process = subprocess.Popen(command, pass_fds=[fd], stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def ready(self) -> None:
+        """Return once it can serve."""
+        probe = HealthProbe(self._health_port)
+        async with asyncio.timeout(30):
+            while not await probe.is_ready():  # noqa: ASYNC110  another process has no event
+                await asyncio.sleep(0.02)
+
+    def send(self, number: int) -> None:
+        """A signal."""
+        self.process.send_signal(number)
+
+    def state(self) -> str:
+        """Its state in /proc."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_descriptor_that_is_no_socket_is_one_clear_line(nats_server: NatsServer) -> None:

@@ -76,9 +76,11 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
 
 def prepare(config: ClusterConfig) -> list[ClusterNode]:
-    """Write everything below config.dir. Raises OSError."""
+    """Write everything below config.dir. Raises ConfigError when two nodes have one name, and OSError."""
     root = Path(config.dir).absolute()
     nodes = [_parse(text, root) for text in config.nodes]
+    if len({node.name for node in nodes}) < len(nodes):
+        raise ConfigError("--nodes: two servers have the same name")
     identities = Identities(root / "credentials")
     identities.make()
     for node in nodes:

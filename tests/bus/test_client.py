@@ -1,6 +1,9 @@
 """The bus on a real server."""
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +84,57 @@ async def test_it_reconnects_and_tells(nats_server: NatsServer) -> None:
     assert b"lost" not in heard
     await left.close()
     await right.close()
+
+
+@pytest.fixture
+def second_server(tmp_path: Path) -> Iterator[NatsServer]:
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with NatsServer(folder) as server:
+        yield server
+
+
+async def test_of_several_servers_a_dead_and_a_silent_one_are_left(
+    nats_server: NatsServer, second_server: NatsServer
+) -> None:
+    """A stopped server keeps its sockets open: only the pings that it does not answer tell."""
+    by_url = {server.url: server for server in (nats_server, second_server)}
+    bus = await Bus.connect(",".join(by_url), "left-1")
+    hooks: list[str] = []
+    bus.reconnect_hooks.append(lambda: hooks.append("again"))
+    first = by_url[connected_to(bus)]
+    await asyncio.to_thread(first.kill)
+    await until(lambda: hooks, "the other server")
+    other = by_url[connected_to(bus)]
+    assert other is not first
+    await asyncio.to_thread(first.restart)
+    hooks.clear()
+    other.signal(signal.SIGSTOP)
+    try:
+        await until(lambda: hooks, "the first one again")
+        assert connected_to(bus) == first.url
+    finally:
+        other.signal(signal.SIGCONT)
+    await bus.close()
+
+
+def connected_to(bus: Bus) -> str:
+    return str(bus._client.connected_url.geturl())
+
+
+async def test_a_probe_leaves_a_silent_server_and_no_other(nats_server: NatsServer) -> None:
+    bus = await Bus.connect(nats_server.url, "left-1")
+    await bus.probe(5.0)
+    assert bus.is_connected
+    nats_server.signal(signal.SIGSTOP)
+    try:
+        await bus.probe(0.1)
+        assert not bus.is_connected
+        await bus.probe(0.1)
+    finally:
+        nats_server.signal(signal.SIGCONT)
+    await until(lambda: bus.is_connected)
+    await bus.close()
 
 
 async def test_a_handler_that_fails_ends_the_process(nats_server: NatsServer) -> None:

@@ -1,4 +1,4 @@
-"""The log with three replicas on a real cluster, as its users see it: appends, fences, tails over a change of leader."""
+"""The log with three replicas on a real cluster: appends, fences and tails over a change of leader."""
 
 import asyncio
 import socket

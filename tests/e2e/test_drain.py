@@ -95,6 +95,7 @@ async def leading(node: RunningNode) -> str:
 
 
 async def test_a_stopped_node_leaves_what_takes_too_long_to_its_next_start(tmp_path: Path) -> None:
+    """Who reads over HTTP is told when the drain is over; what nobody reads now is finished later."""
     options = (*OPTIONS, "--drain-timeout-s", str(DRAIN_S))
     params = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
     request = GenerateRequest(v=1, model="smollm2-135m", prompt="on and on", params=params, attach=False)
@@ -102,9 +103,12 @@ async def test_a_stopped_node_leaves_what_takes_too_long_to_its_next_start(tmp_p
         bus = await Bus.connect(node.nats, "asker")
         accepted = await submit(bus, fix_defaults(request))
         await bus.close()
-        assert node.process is not None
-        node.process.terminate()
-        assert await asyncio.to_thread(node.process.wait, 30) == 0, node.output.read_text()
+        async with connect(node.url) as client:
+            (streaming,) = await all_running(client, "/v1/completions", [body(0)])
+            assert node.process is not None
+            node.process.terminate()
+            assert await asyncio.to_thread(node.process.wait, 30) == 0, node.output.read_text()
+            assert '"code": "draining"' in (await streaming).error, "never a silent end"
     with RunningNode(tmp_path / "node", *options) as node:
         async with await TokenbusClient.connect(node.nats) as client:
             events = client.attach(accepted.request_id)

@@ -5,6 +5,7 @@ the same request.
 """
 
 import asyncio
+import json
 import os
 import signal
 import uuid
@@ -15,13 +16,16 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from shared import subjects
+from shared.bus.client import Bus
 from tests.e2e.event_stream import EventReader
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
 MODEL = "smollm2-135m"
 NUM_TOKENS = 200
-OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--gateways", "2")
+OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
+OPTIONS += ("--gateways", "2", "--tokenizers", "2", "--detokenizers", "2")
 STREAM = "/v1/requests/{}/stream"
 
 
@@ -220,3 +224,39 @@ async def test_a_paused_gateway_says_again_what_it_reads(node: RunningNode, firs
     await reading
     assert begun.is_whole and begun.error == ""
     assert (await report_of(node, begun.request_id))["token_ids"] == begun.token_ids[0]
+
+
+async def test_a_client_on_nats_that_asks_twice_is_read_to_once(node: RunningNode) -> None:
+    """The same message again, on the same inbox: whichever tokenizer and detokenizer take it."""
+    bus = await Bus.connect(node.nats, "client-1")
+    try:
+        answers: list[dict[str, Any]] = []
+        inbox = bus.new_inbox()
+        await bus.subscribe(inbox, lambda _subject, _reply, data, _headers: answers.append(json.loads(data)))
+        await bus.flush()
+        num_tokens = 3 * NUM_TOKENS
+        params = {"max_tokens": num_tokens, "min_tokens": num_tokens, "ignore_eos": True}
+        ask = {"v": 1, "model": MODEL, "prompt": "Once", "params": params, "request_id": uuid.uuid4().hex}
+        for wanted in (0, 20, 40, 60):
+            await until(lambda wanted=wanted: _num_tokens(answers) >= wanted, "text")  # type: ignore[misc]
+            bus.publish(subjects.INFER, json.dumps(ask).encode(), reply=inbox)
+        await until(lambda: answers and answers[-1]["kind"] == "end", "the end")
+        spans = [choice for answer in answers if answer["kind"] == "delta" for choice in answer["choices"]]
+        begins = [index for index, span in enumerate(spans) if span["from"] == 0]
+        assert len(begins) > 1, "the text came from the start again"
+        last = spans[begins[-1] :]
+        settled = last[0]["to"] + 10  # what was on its way at the last question has come by then
+        late = [span for span in last if span["from"] >= settled]
+        positions = [position for span in late for position in range(span["from"], span["to"])]
+        assert positions == list(range(positions[0], num_tokens)), "each token comes once"
+        assert [answer["kind"] for answer in answers].count("end") == 1
+        logged = await report_of(node, ask["request_id"])
+        assert [token for span in late for token in span["token_ids"]] == logged["token_ids"][positions[0] :]
+    finally:
+        await bus.close()
+
+
+def _num_tokens(answers: list[dict[str, Any]]) -> int:
+    """How far the text has come."""
+    ends = [choice["to"] for answer in answers if answer["kind"] == "delta" for choice in answer["choices"]]
+    return max(ends, default=0)

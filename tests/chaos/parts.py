@@ -5,12 +5,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.faults import Fault
+from tests.chaos.faults import NATS_SERVER, Fault
+from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.options import Options
 from tests.chaos.part import Part, Say, faults_by_victim, running_part
 from tests.chaos.processes import slopes
 from tests.chaos.stalls import attribute, percentile
 from tests.chaos.storm import Storm
+from tests.chaos.verdict import MAX_SLOPE_MB_PER_H
 
 LOSSES_S = 30.0
 LOST_SHARE = 0.015
@@ -112,28 +114,44 @@ async def run_single(options: Options, folder: Path, say: Say) -> dict[str, Any]
 
 
 async def run_soak(options: Options, folder: Path, say: Say) -> dict[str, Any]:
-    """Load for hours with few faults or none; memory of every process against time."""
+    """Load for hours with few faults or none; memory of every process against time, and who owns what grows."""
     seconds = 3600 * options.hours
     warm_s = min(MAX_WARM_S, seconds / 3)
-    async with running_part(options, folder, say, *options.node_options()) as part:
-        async with part.loaded():
-            if options.faults:
-                await part.injector.run(seconds, options.every_s)
-            else:
-                await asyncio.sleep(seconds)
-        await part.until_outcomes()
-        rest = await part.rest()
-        memory = part.watch.memory
-        result = {
-            "hours": options.hours,
-            "warm_up_s": round(warm_s),
-            "slopes_mb_per_h": slopes(memory, warm_s),
-            "resident_mb": {f"{name}/{pid}": round(each.sizes[-1] / 1e6, 1) for (name, pid), each in memory.items()},
-            "faults": faults_by_victim(part.injector.records),
-            "rest": rest,
-        }
-        result["verify"] = await part.verify()
-        return result | part.findings()
+    heaps = folder.with_name("heaps")
+    with probed_processes(heaps):
+        async with running_part(options, folder, say, *options.node_options()) as part:
+            async with part.loaded():
+                if options.faults:
+                    await part.injector.run(seconds, options.every_s)
+                else:
+                    await asyncio.sleep(seconds)
+                result = _memory(part, warm_s) | {"hours": options.hours}
+                result["heap_diffs"] = await _heap_diffs(part, result["slopes_mb_per_h"], heaps)
+            await part.until_outcomes()
+            result["rest"] = await part.rest()
+            result["faults"] = faults_by_victim(part.injector.records)
+            result["verify"] = await part.verify()
+            return result | part.findings()
+
+
+def _memory(part: Part, warm_s: float) -> dict[str, Any]:
+    memory = part.watch.memory
+    return {
+        "warm_up_s": round(warm_s),
+        "slopes_mb_per_h": slopes(memory, warm_s),
+        "resident_mb": {f"{name}/{pid}": round(each.sizes[-1] / 1e6, 1) for (name, pid), each in memory.items()},
+        "resident_every_10_s": {f"{name}/{pid}": each.sizes for (name, pid), each in memory.items()},
+    }
+
+
+async def _heap_diffs(part: Part, found: dict[str, float], folder: Path) -> dict[str, str]:
+    """Of the Python processes that still run and grow by more than is allowed."""
+    now = {f"{name}/{pid}": pid for name, pid in part.stack.pids().items() if name != NATS_SERVER}
+    growing = {key: now[key] for key, value in found.items() if value >= MAX_SLOPE_MB_PER_H and key in now}
+    if not growing:
+        return {}
+    part.say(f"heap diffs of {', '.join(growing)}")
+    return await heap_diffs(folder, growing)
 
 
 def _stalls(part: Part) -> dict[str, Any]:

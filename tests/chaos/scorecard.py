@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 KINDS = ("kill", "term", "blink", "stall", "cut", "delay")
+MAX_DIFF_LINES = 30
 HEAD = """# Reliability
 
 Written by `./just chaos --write docs/reliability.md`; not edited by hand.
@@ -95,4 +96,8 @@ def _single(single: dict[str, Any]) -> list[str]:
 def _soak(soak: dict[str, Any]) -> list[str]:
     rows = [[name, slope, soak["resident_mb"].get(name, "")] for name, slope in sorted(soak["slopes_mb_per_h"].items())]
     text = f"{soak['hours']} h, of which the first {soak['warm_up_s']} s of each process are its warm-up."
-    return ["\n## Soak: resident memory\n", text, table(("process/pid", "MB per hour", "MB at the end"), rows)]
+    owners = [
+        f"\nWhat grew in {name}, largest first:\n\n```\n" + "\n".join(diff.splitlines()[:MAX_DIFF_LINES]) + "\n```"
+        for name, diff in soak["heap_diffs"].items()
+    ]
+    return ["\n## Soak: resident memory\n", text, table(("process/pid", "MB per hour", "MB at the end"), rows), *owners]

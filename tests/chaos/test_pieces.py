@@ -1,10 +1,14 @@
 """The judging parts of the chaos run, on made-up runs: each must find what it is there for."""
 
+import asyncio
+import sys
 from array import array
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.faults import ALL_KINDS, NATS_SERVER, SERVICES, FaultDraw
+from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.ledger import Entry, Ledger, Truth, differences
 from tests.chaos.options import Options
 from tests.chaos.part import deaths
@@ -144,3 +148,19 @@ def test_ends_of_processes_are_read_from_what_the_node_says() -> None:
 
 def test_a_part_that_did_not_end_fails() -> None:
     assert [line.holds for line in lines(Options(), {"main": {"error": "it broke"}})] == [False]
+
+
+async def test_a_heap_diff_names_the_line_that_keeps_memory(tmp_path: Path) -> None:
+    program = tmp_path / "grows.py"
+    lines = ["import time", "kept = []", "while not print('.', flush=True):", " time.sleep(0.001)"]
+    program.write_text("\n".join([*lines, " kept.append(bytearray(10000))", ""]))
+    with probed_processes(tmp_path):
+        process = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()  # it runs, and so is able to answer
+        diffs = await heap_diffs(tmp_path, {"grows": process.pid}, seconds=0.3)
+    finally:
+        process.kill()
+        await process.communicate()
+    assert str(program) in diffs["grows"].splitlines()[1]

@@ -40,6 +40,8 @@ def lines(options: Options, results: dict[str, dict[str, Any]]) -> list[Line]:
         if part == "main":
             found += _main(options, result)
             found += (line if options.judges_speed else replace(line, holds=None) for line in _speed(options, result))
+        if part == "losses":
+            found += _losses(result)
         if part == "soak":
             found += _soak(result)
     return found
@@ -125,6 +127,13 @@ def _stall(service: str, limit: float, result: dict[str, Any]) -> Line:
         return Line("main", what, f"<= {limit} s", f"no stall of 0.2 s in {killed} kills", True if killed else None)
     text = f"{found['p99_s']} s (p50 {found['p50_s']}, max {found['max_s']}; {found['stalls']} stalls)"
     return Line("main", what, f"<= {limit} s", text, found["p99_s"] <= limit)
+
+
+def _losses(result: dict[str, Any]) -> Iterator[Line]:
+    """That messages were lost and a step hung at all."""
+    for count, what in (("frame_gap", "frames lost before the log"), ("fence_worker", "workers fenced")):
+        number = result["log"]["counts"].get(count, 0)
+        yield Line("losses", what, ">= 1", str(number), number >= 1)
 
 
 def _soak(result: dict[str, Any]) -> Iterator[Line]:

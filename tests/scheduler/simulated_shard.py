@@ -14,7 +14,7 @@ from tests.scheduler.simulated_worker import MODEL, VERSION, Contents, Simulated
 
 
 class SimulatedShard:
-    """What the scheduler's shell does, one call at a time."""
+    """What the scheduler's shell does, one call at a time. begun: requests of which a step was planned since it led."""
 
     def __init__(self, *, seed: int = 0, block_size: int = 4, watermark: float = 0.01) -> None:
         self.rng = random.Random(seed)
@@ -27,6 +27,7 @@ class SimulatedShard:
         self.refused: dict[int, str] = {}
         self.verdicts: list[Verdict] = []
         self.outstanding: dict[str, dict[int, list[int]]] = {}
+        self.begun: set[str] = set()
         self._num_requests = 0
 
     # ---- the log ----------------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ class SimulatedShard:
         """A new leader starts from the fold alone."""
         self.append("fence", Fence(kind="takeover", leader="next"))
         self.scheduler = Scheduler(self.limits)
+        self.begun = set()
         for state in self.live:
             assert self.scheduler.add(state) is None
         for name in self.workers:
@@ -121,6 +123,7 @@ class SimulatedShard:
         if plan is None:
             return None
         self._check(name, plan)
+        self.begun |= {self.fold.sequences[new.sequence].request.request_id for new in plan.new}
         self.outstanding[name][plan.step] = list(unpack(UINT64, plan.sequences))
         parts = split_plan(plan, self.rng.choice((400, 10**6)))
         self.rng.shuffle(parts)

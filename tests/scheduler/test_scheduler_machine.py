@@ -46,8 +46,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             "enable_prefix_caching": caching,
         }
         self.num_joined = 0
-        self.begun: set[str] = set()
-        self.led_by = self.shard.scheduler
         self.join()
 
     def pick(self, index: int) -> str:
@@ -120,13 +118,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def counts_what_waits_for_its_first_step(self) -> None:
         if not hasattr(self, "shard"):
             return
-        scheduler = self.shard.scheduler
-        if self.led_by is not scheduler:
-            self.led_by, self.begun = scheduler, set()
+        scheduler, begun = self.shard.scheduler, self.shard.begun
         known = scheduler._sequences.values()
-        self.begun |= {sequence.state.request.request_id for sequence in known if sequence.last_worker}
+        # what is bound has begun, though its first step may not be planned yet
+        begun |= {sequence.state.request.request_id for sequence in known if sequence.last_worker}
         requests = {state.request.request_id: state.request for state in self.shard.live}
-        waiting = [request for request_id, request in requests.items() if request_id not in self.begun]
+        waiting = [request for request_id, request in requests.items() if request_id not in begun]
         assert scheduler.backlog.num_requests == len(waiting)
         assert scheduler.backlog.num_tokens == sum(len(request.prompt_token_ids) // 4 for request in waiting)
         assert scheduler.num_waiting_tokens == sum(each.num_tokens for each in known if each.status is Status.WAITING)

@@ -82,8 +82,13 @@ class Injector:
         self._say(f"fault {record.number}: {fault.kind} {name} {fault.seconds or ''}")
         task = loop.create_task(self._carry_out(record, fault))
         self._healing.add(task)
-        task.add_done_callback(self._healing.discard)
+        task.add_done_callback(self._on_healed)
         return record
+
+    def _on_healed(self, task: "asyncio.Task[None]") -> None:
+        self._healing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._say(f"a fault could not be carried out: {task.exception()!r}")
 
     async def _carry_out(self, record: FaultRecord, fault: Fault) -> None:
         name = record.name

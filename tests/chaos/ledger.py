@@ -6,6 +6,7 @@ run of hours needs little memory. What does not fit is kept whole, as evidence.
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from zlib import crc32
@@ -22,8 +23,8 @@ class Entry:
     """One request of ours. Times in seconds of the event loop's clock.
 
     request_id: "" until an answer named it. kind: "stream" must be whole at its end; "storm" is cancelled by its client
-    and compared as far as it was read. outcome: "finished", "failed" or "cancelled", "" while it runs. notes: what
-    happened to its connections, newest last.
+    and compared as far as it was read. text: in the pieces that came. outcome: "finished", "failed" or "cancelled", ""
+    while it runs. notes: what happened to its connections, newest last.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Entry:
     request_id: str = ""
     token_ids: "array[int]" = field(default_factory=lambda: array("i"))
     arrivals: "array[float]" = field(default_factory=lambda: array("d"))
+    text: list[str] = field(default_factory=list)
     finish_reason: str | None = None
     num_billed: int | None = None
     outcome: str = ""
@@ -59,9 +61,11 @@ class Truth:
 
 class Ledger:
     """counts: what was found, by name. evidence: the first few findings, whole. digests: CRC of the tokens that the
-    newest whole streams received, to be compared with other readers of the log."""
+    newest whole streams received, to be compared with other readers of the log. decode: the text of token ids.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
         self.counts: Counter[str] = Counter()
         self.evidence: list[dict[str, Any]] = []
         self.running: dict[str, Entry] = {}
@@ -121,12 +125,14 @@ class Ledger:
     def _compare(self, entry: Entry, truth: Truth) -> None:
         self.counts["compared"] += 1
         self.counts["tokens compared"] += len(entry.token_ids)
-        if truth.num_billed != len(truth.token_ids):
+        if truth.num_billed != len(truth.token_ids) or entry.num_billed not in (None, truth.num_billed):
             self._find("billed wrong", entry, truth)
-        if entry.kind == "storm":
-            if truth.token_ids[: len(entry.token_ids)] != entry.token_ids:
-                self._count_differences(entry, truth)
-            return
+        if entry.kind == "stream":
+            self._compare_stream(entry, truth)
+        elif truth.token_ids[: len(entry.token_ids)] != entry.token_ids:
+            self._count_differences(entry, truth)
+
+    def _compare_stream(self, entry: Entry, truth: Truth) -> None:
         if entry.outcome != "finished":
             self._find("lost", entry, truth)
         elif entry.token_ids != truth.token_ids:
@@ -135,8 +141,8 @@ class Ledger:
             self._find("reason differs", entry, truth)
         elif len(entry.token_ids) != entry.num_wanted and truth.finish_reason == "length":
             self._find("cut short", entry, truth)
-        if entry.num_billed is not None and entry.num_billed != truth.num_billed:
-            self._find("billed wrong", entry, truth)
+        elif "".join(entry.text) != self._decode(list(truth.token_ids)):
+            self._find("text differs", entry, truth)
         self.digests[entry.request_id] = crc32(entry.token_ids)
         if len(self.digests) > MAX_DIGESTS:
             del self.digests[next(iter(self.digests))]

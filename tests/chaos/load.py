@@ -9,17 +9,18 @@ from bench.sse_load import WORDS
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.reading import StreamReader
 from tests.chaos.stalls import StallWatch
+from tests.chaos.words import Words
 
 
 class Load:
     """num_streams readers at once. max_tokens: the longest answer; lengths and prompts are drawn from the seed."""
 
     def __init__(
-        self, ports: list[int], model: str, num_streams: int, max_tokens: int, seed: int, ledger: Ledger
+        self, ports: list[int], words: Words, num_streams: int, max_tokens: int, seed: int, ledger: Ledger
     ) -> None:
         self.watch = StallWatch()
         self._ports = ports
-        self.model = model
+        self._words = words
         self._num_streams = num_streams
         self._max_tokens = max_tokens
         self._draw = random.Random(seed)
@@ -42,7 +43,9 @@ class Load:
             num_tokens = self._draw.randint(self._max_tokens // 10, self._max_tokens)
             entry = Entry(secrets.token_hex(8), num_tokens, asyncio.get_running_loop().time())
             self._ledger.begin(entry)
-            body = make_body(self.model, self._draw, num_tokens)
+            body = make_body(self._words.model, self._draw, num_tokens)
+            if number % 4 == 0:  # these stop and resume between the bytes of a character most of the time
+                body["allowed_token_ids"] = self._words.byte_ids
             await StreamReader(entry, body, self._ports, self.watch, self._draw).run()
             self._ledger.end(entry)
 

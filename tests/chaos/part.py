@@ -20,6 +20,7 @@ from tests.chaos.resting import Holdings, come_to_rest, holdings
 from tests.chaos.stack import Stack, running_stack
 from tests.chaos.stalls import FaultRecord
 from tests.chaos.witness import Witness
+from tests.chaos.words import Words
 from tests.nodes import wrongs
 from tests.waiting import until
 
@@ -34,8 +35,11 @@ _DEATH = re.compile(r"^(\S+) died \((.+?)\)", re.MULTILINE)
 class Part:
     """A running part. baseline: what every process held at rest before any load but a short warm-up."""
 
-    def __init__(self, options: Options, stack: Stack, ledger: Ledger, witness: Witness, say: Say) -> None:
+    def __init__(
+        self, options: Options, stack: Stack, words: Words, ledger: Ledger, witness: Witness, say: Say
+    ) -> None:
         self.options = options
+        self.words = words
         self.stack = stack
         self.ledger = ledger
         self.witness = witness
@@ -49,7 +53,7 @@ class Part:
     def _make_load(self, num_streams: int) -> Load:
         options = self.options
         ports = self.stack.gateways()
-        return Load(ports, MODEL, num_streams, options.max_tokens, options.seed, self.ledger)
+        return Load(ports, self.words, num_streams, options.max_tokens, options.seed, self.ledger)
 
     async def warm_up(self) -> None:
         """A little load, so that connections and caches are there, then the baseline at rest."""
@@ -157,10 +161,11 @@ async def running_part(options: Options, folder: Path, say: Say, *node_options: 
     """A part on a stack of its own, warmed up."""
     say("starting " + " ".join(node_options))
     async with running_stack(folder, *node_options) as stack:
-        ledger = Ledger()
+        words = await asyncio.to_thread(Words, MODEL)
+        ledger = Ledger(words.decode)
         witness = await Witness.start(ledger, stack.nats_url)
         try:
-            part = Part(options, stack, ledger, witness, say)
+            part = Part(options, stack, words, ledger, witness, say)
             watching = asyncio.create_task(part.watch.run())
             try:
                 await part.warm_up()

@@ -58,7 +58,7 @@ async def _storm(part: Part) -> dict[str, Any]:
     part.say(f"cancel storm of {options.storm}")
     before = dict(part.ledger.counts)
     begun = loop.time()
-    storm = Storm(part.stack.gateways(), part.load.model, options.seed, part.ledger)
+    storm = Storm(part.stack.gateways(), part.words.model, options.seed, part.ledger)
     await storm.run(options.storm, options.storm_at_once)
     seconds = loop.time() - begun
     rest = await part.rest()

@@ -111,6 +111,8 @@ class StreamReader:
         if event.usage is not None:
             entry.num_billed = event.usage.completion_tokens
         for choice in event.choices:
+            if choice.text:
+                entry.text.append(choice.text)
             if choice.token_ids:
                 self._on_tokens(choice.token_ids, position, now)
             entry.finish_reason = choice.finish_reason or entry.finish_reason

@@ -15,6 +15,7 @@ CONNECT_TIMEOUT_S = 1.0
 class Choice(msgspec.Struct):
     """What we use of a choice."""
 
+    text: str = ""
     token_ids: list[int] = []
     finish_reason: str | None = None
 

@@ -20,13 +20,20 @@ from tests.chaos.verdict import lines
 RIGHT = [5, 6, 7, 8, 9]
 
 
-def read_by_client(token_ids: list[int], outcome: str = "finished", billed: int | None = None) -> Ledger:
+def words(token_ids: list[int]) -> str:
+    return "".join(f" {token}" for token in token_ids)
+
+
+def read_by_client(
+    token_ids: list[int], outcome: str = "finished", billed: int | None = None, text: str | None = None
+) -> Ledger:
     """A ledger in which one stream received these tokens, and the log holds RIGHT."""
-    ledger = Ledger()
+    ledger = Ledger(words)
     entry = Entry("key", len(RIGHT), 0.0, request_id="r1", finish_reason="length", num_billed=billed)
     ledger.begin(entry)
     ledger.on_request("r1")
     entry.token_ids.extend(token_ids)
+    entry.text.append(words(token_ids) if text is None else text)
     entry.outcome = outcome
     ledger.end(entry)
     ledger.on_done(Truth("r1", 1, array("i", RIGHT), "length", len(RIGHT)))
@@ -40,7 +47,7 @@ def findings(ledger: Ledger) -> dict[str, int]:
 
 WRONG = (
     *("lost", "missing", "duplicated", "foreign", "reordered", "refused", "billed wrong", "cut short"),
-    *("reason differs", "without outcome", "unknown to the log", "unknown to any client"),
+    *("text differs", "reason differs", "without outcome", "unknown to the log", "unknown to any client"),
 )
 
 
@@ -64,10 +71,11 @@ def test_every_difference_between_client_and_log_is_found(read: list[int], found
 def test_a_stream_that_failed_or_was_billed_otherwise_is_found() -> None:
     assert findings(read_by_client(RIGHT[:2], outcome="failed")) == {"lost": 1}
     assert findings(read_by_client(RIGHT, billed=4)) == {"billed wrong": 1}
+    assert findings(read_by_client(RIGHT, text=words(RIGHT) + " 9")) == {"text differs": 1}
 
 
 def test_requests_without_a_counterpart_are_found() -> None:
-    ledger = Ledger()
+    ledger = Ledger(words)
     unknown = Entry("a", 5, 0.0, request_id="never logged", outcome="finished")
     refused = Entry("b", 5, 0.0, outcome="failed")
     for entry in (unknown, refused):

@@ -15,7 +15,7 @@ MANY_FAULTS = 30  # from here on every service must have been hit
 
 LOST = ("lost", "refused", "unknown to the log", "without outcome")
 WRONG_TOKENS = ("duplicated", "missing", "reordered", "foreign")
-OTHER = ("billed wrong", "reason differs", "cut short", "unknown to any client")
+OTHER = ("text differs", "billed wrong", "reason differs", "cut short", "unknown to any client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _truth(part: str, result: dict[str, Any]) -> Iterator[Line]:
     for name in WRONG_TOKENS:
         yield Line(part, f"tokens {name}", "0", f"{counts.get(name, 0)} {tokens}", not counts.get(name))
     for name in OTHER:
-        yield Line(part, name, "0", str(counts.get(name, 0)), not counts.get(name))
+        yield Line(part, f"requests: {name}", "0", str(counts.get(name, 0)), not counts.get(name))
     wrong = result["log"]["wrong"]
     on_wrong_prefix = wrong.get("prefix_mismatched", 0)
     yield Line(part, "tokens on a wrong prefix", "0", str(on_wrong_prefix), not on_wrong_prefix)

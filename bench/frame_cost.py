@@ -1,6 +1,6 @@
 """CPU per frame and per token over all processes of a node, fake engine.
 
-python -m bench.frame_cost [--streams 1 16 64] [--step-ms 5] [--json FILE]
+python -m bench.frame_cost [--streams 1 16 64] [--step-ms 5] [--secure] [--json FILE]
 """
 
 import argparse
@@ -62,15 +62,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--step-ms", type=float, default=5.0)
+    parser.add_argument("--secure", action="store_true", help="with TLS and permissions on the bus")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with Node("--engine", "fake", "--fake-step-ms", str(options.step_ms), "--max-num-seqs", "256") as node:
+    extra = ["--secure"] if options.secure else []
+    with Node("--engine", "fake", "--fake-step-ms", str(options.step_ms), "--max-num-seqs", "256", *extra) as node:
         measure(node, 4)  # connections and caches warm up
         rows = [measure(node, streams) for streams in options.streams]
     for row in rows:
         print(json.dumps(row))
     if options.json:
-        header = {"bench": "frame_cost", "step_ms": options.step_ms, "machine": platform.processor() or "x86_64"}
+        header = {
+            "bench": "frame_cost",
+            "secure": options.secure,
+            "step_ms": options.step_ms,
+            "machine": platform.processor() or "x86_64",
+        }
         options.json.write_text(json.dumps(header | {"rows": rows}, indent=1) + "\n")
 
 

@@ -104,7 +104,13 @@ def inboxes(role: str) -> str:
 
 def is_inbox(subject: str) -> bool:
     """Whether replies may be sent there: only inboxes, never subjects of ours or of the server."""
-    return subject.startswith("_INBOX.") and all(part and part not in "*>" for part in subject.split("."))
+    return is_plain(subject) and subject.startswith("_INBOX.") and all(part not in "*>" for part in subject.split("."))
+
+
+def is_plain(subject: str) -> bool:
+    """Whether the server takes it for one subject. Subjects hold names that others chose, and a name with a line break
+    in it would be a command to the server, in the name of whoever publishes there."""
+    return subject.isascii() and subject.isprintable() and " " not in subject and ".." not in f".{subject}."
 
 
 def micro_subjects(verb: str, name: str, id: str) -> list[str]:

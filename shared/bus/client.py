@@ -21,7 +21,7 @@ from shared.bus.cancellation import cancellation_kept
 from shared.bus.credentials import ANONYMOUS, Credentials
 from shared.bus.errors import BusError, NoResponders, NotConnected, PayloadTooLarge
 from shared.bus.nats_client import PERMISSIONS_VIOLATION, DirectClient, Handler
-from shared.subjects import inboxes
+from shared.subjects import inboxes, is_plain
 
 __all__ = ["Bus", "Handler", "Subscription"]
 
@@ -60,7 +60,10 @@ class Subscription:
 
 
 class Bus:
-    """One connection to NATS. Create with Bus.connect. num_refused: errors of sign-in, TLS and permissions so far."""
+    """One connection to NATS. Create with Bus.connect.
+
+    num_refused: errors of sign-in, TLS and permissions so far, and messages dropped for an impossible subject.
+    """
 
     def __init__(self, name: str, role: str = "", credentials: Credentials = ANONYMOUS) -> None:
         self.name = name
@@ -131,13 +134,17 @@ class Bus:
         if not is_permission and not is_refusal:
             _logger.debug("bus: %s", text)
             return
+        self._complain(f"the NATS server refuses: {text}")
+        if is_refusal:
+            await asyncio.sleep(REFUSED_WAIT_S)
+
+    def _complain(self, what: str) -> None:
+        """Count it, and log it at a limited rate."""
         self.num_refused += 1
         now = asyncio.get_running_loop().time()
         if now - self._complained >= COMPLAINT_INTERVAL_S:
             self._complained = now
-            _logger.warning("the NATS server refuses: %s (%d so far)", text, self.num_refused)
-        if is_refusal:
-            await asyncio.sleep(REFUSED_WAIT_S)
+            _logger.warning("%s (%d so far)", what, self.num_refused)
 
     async def _on_disconnected(self) -> None:
         _logger.info("bus disconnected")
@@ -163,10 +170,14 @@ class Bus:
         return len(self._client._subs)
 
     def publish(self, subject: str, data: bytes, reply: str = "", headers: bytes = b"") -> bool:
-        """Publish in this call. headers: a whole header block beginning with NATS/1.0. False: not connected, lost.
+        """Publish in this call. headers: a whole header block beginning with NATS/1.0. False: lost, since there is no
+        connection, or subject or reply hold what no subject may.
 
         Raises PayloadTooLarge before anything is sent.
         """
+        if not is_plain(subject) or (reply and not is_plain(reply)):
+            self._complain(f"publishing to {subject[:80]!r}, reply {reply[:80]!r}")
+            return False
         size = len(headers) + len(data)
         if size > self.max_payload:
             raise PayloadTooLarge(size, self.max_payload)

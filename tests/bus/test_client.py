@@ -67,6 +67,37 @@ async def test_n7_a_message_over_max_payload_is_refused_before_it_is_sent(nats_s
     await right.close()
 
 
+@pytest.mark.parametrize("bad", ["a b", "a\r\nPUB stolen 2\r\nhi", "a\nb", "a\x00b", "a\u00e9", "a..b", "", "a\tb"])
+async def test_n6_a_subject_that_is_a_command_is_never_sent(nats_server: NatsServer, bad: str) -> None:
+    """Inboxes and names come from others: as a subject or a reply they must not speak to the server."""
+    left, right = await pair(nats_server)
+    heard: list[str] = []
+    await right.subscribe(">", lambda subject, reply, data, headers: heard.append(subject))
+    await right.flush()
+    assert not left.publish(bad, b"data")
+    assert not left.publish("fine", b"data", reply=bad) or not bad
+    assert left.publish("last", b"")
+    await until(lambda: "last" in heard)
+    assert set(heard) <= {"last", "fine"} and ("fine" in heard) == (bad == "") and left.num_refused == 1 + (bad != "")
+    await left.close()
+    await right.close()
+
+
+@pytest.mark.parametrize(
+    "frame", [b"PUB a %d\r\n%b\r\n" % (5 << 20, bytes(5 << 20)), b"SUB a.. 77\r\n", b"NONSENSE\r\n"]
+)
+async def test_an_error_of_the_server_leads_to_a_new_connection(nats_server: NatsServer, frame: bytes) -> None:
+    """nats-py takes these for the end of everything."""
+    left, right = await pair(nats_server)
+    heard: list[bytes] = []
+    await left.subscribe("a", lambda subject, reply, data, headers: heard.append(data))
+    left._client.write_now(frame)
+    await until(lambda: left._client.stats["reconnects"] == 1 and left.is_connected, "a new connection")
+    await until(lambda: right.publish("a", b"") and heard, "its subscriptions")
+    await left.close()
+    await right.close()
+
+
 async def test_it_reconnects_and_tells(nats_server: NatsServer) -> None:
     left, right = await pair(nats_server)
     heard: list[bytes] = []
@@ -164,7 +195,21 @@ async def test_rule_19_replies_go_to_inboxes_of_the_role(nats_server: NatsServer
 
 
 @pytest.mark.parametrize(
-    "subject", ["", "tb.v1.infer", "$JS.API.STREAM.DELETE.LOG_s0", "_INBOX.*", "_INBOX.a.>", "_INBOX..a", "_INBOXa"]
+    "subject",
+    [
+        "",
+        "tb.v1.infer",
+        "$JS.API.STREAM.DELETE.LOG_s0",
+        "_INBOX.*",
+        "_INBOX.a.>",
+        "_INBOX..a",
+        "_INBOX.a.",
+        "_INBOXa",
+        "_INBOX.a b",
+        "_INBOX.a\tb",
+        "_INBOX.a\r\nPUB tb.v1.infer 0\r\n",
+        "_INBOX.\u2028",
+    ],
 )
 def test_rule_19_anything_else_is_no_reply_subject(subject: str) -> None:
     assert not is_inbox(subject)

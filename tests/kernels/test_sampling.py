@@ -29,7 +29,9 @@ def rows(draw: st.DrawFn) -> SampledRow:
         repetition_penalty=draw(st.sampled_from([1.0, 0.5, 1.7])),
         logit_bias=draw(st.dictionaries(token, st.floats(-100, 100, width=32), max_size=4)),
         bad_token_ids=draw(ids),
-        allowed_token_ids=draw(st.one_of(st.just(()), st.lists(token, min_size=30, max_size=40).map(tuple))),
+        allowed_token_ids=draw(
+            st.one_of(st.just(()), st.lists(token, min_size=30, max_size=40, unique=True).map(tuple))
+        ),
     )
     history = draw(st.lists(token, max_size=20))
     prompt = draw(st.integers(0, len(history)))

@@ -50,6 +50,22 @@ def test_hits_are_the_longest_known_prefix() -> None:
     assert manager.find_hits(names(9, 1, 2), 10) == []
 
 
+def test_forgotten_contents_are_found_by_nobody_and_their_holders_go_on() -> None:
+    manager = BlockManager(8)
+    first = held_and_named(manager, names(1, 2, 3))
+    second = manager.allocate(manager.find_hits(names(1, 2), 2), 3)
+    assert second is not None
+    manager.forget(second)
+    assert manager.find_hits(names(1, 2, 3), 3) == []
+    assert manager.num_cached_contents == 1
+    manager.free(second)
+    assert manager.check_integrity([first]) == []
+    manager.free(first)
+    assert manager.num_free_blocks == 8
+    assert manager.check_integrity([]) == []
+    assert held_and_named(manager, names(1)) and len(manager.find_hits(names(1), 1)) == 1
+
+
 def test_shared_blocks_stay_held_until_the_last_one_leaves() -> None:
     manager = BlockManager(4)
     first = held_and_named(manager, names(1, 2))

@@ -86,7 +86,7 @@ async def test_no_tokenizer_at_all(running: Running, monkeypatch: pytest.MonkeyP
 async def test_row_47_client_gone(stream: bool, running: Running, open_stream: Open) -> None:
     running.stand_in.script = Script(num_tokens=6, holds_at=3)
     streaming = await open_stream(stream=stream)
-    await until(lambda: running.stand_in.attaches)
+    await until(lambda: running.stand_in.attaches and running.stand_in.requests)
     await streaming.leave()
     request_id = running.stand_in.requests[0].request_id
     await until(lambda: running.stand_in.ends == [request_id], "the End record")

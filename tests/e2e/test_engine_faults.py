@@ -125,6 +125,7 @@ def real(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)  # two real engines on two cores, perhaps with company
 @pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
 async def test_the_real_model_goes_on_with_the_same_text_after_kill_9(tmp_path: Path, victim: str) -> None:
     """Greedy in float32: what the other worker computes from the log is what the dead one would have said."""

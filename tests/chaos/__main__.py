@@ -41,20 +41,33 @@ def main(argv: list[str]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = runner.run(run(options, folder))
     found = lines(options, results)
-    result = {
+    this = {
         "command": "python -m tests.chaos " + " ".join(argv),
         "seed": options.seed,
         **describe_machine(),
         "verdict": [asdict(line) for line in found],
         "parts": results,
     }
-    text = json.dumps(result, indent=1, default=str) + "\n"
-    (folder / "result.json").write_text(text)
+    write_json(folder / "result.json", [this])
+    runs = [*(run for run in read_runs(options.json) if not run["parts"].keys() & results.keys()), this]
     if options.json:
-        options.json.write_text(text)
+        write_json(options.json, runs)
     if options.write:
-        options.write.write_text(markdown(result))
+        options.write.write_text(markdown(runs))
     return report(found, folder)
+
+
+def read_runs(path: Path | None) -> list[dict[str, Any]]:
+    """The runs of other parts that the result file holds, e.g. those of an earlier soak."""
+    if path is None or not path.exists():
+        return []
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"]
+    return runs
+
+
+def write_json(path: Path, runs: list[dict[str, Any]]) -> None:
+    """The result file."""
+    path.write_text(json.dumps({"runs": runs}, indent=1, default=str) + "\n")
 
 
 def report(found: list[Line], folder: Path) -> int:

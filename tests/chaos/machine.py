@@ -20,7 +20,7 @@ def describe_machine() -> dict[str, object]:
         "machine": {
             "processor": cpu[1] if cpu else platform.processor(),
             "cores": os.cpu_count(),
-            "memory_gb": round(int(memory[1]) / 1e6) if memory else None,
+            "memory_gb": round(int(memory[1]) / 1024**2) if memory else None,
             "system": f"{platform.system()} {platform.release()}",
         },
         "versions": {

@@ -140,7 +140,10 @@ def _memory(part: Part, warm_s: float) -> dict[str, Any]:
         "warm_up_s": round(warm_s),
         "slopes_mb_per_h": slopes(memory, warm_s),
         "resident_mb": {f"{name}/{pid}": round(each.sizes[-1] / 1e6, 1) for (name, pid), each in memory.items()},
-        "resident_every_10_s": {f"{name}/{pid}": each.sizes for (name, pid), each in memory.items()},
+        "resident_mb_by_minute": {
+            f"{name}/{pid}": " ".join(f"{size / 1e6:.1f}" for size in each.sizes[::6])
+            for (name, pid), each in memory.items()
+        },
     }
 
 

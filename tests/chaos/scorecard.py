@@ -1,4 +1,4 @@
-"""docs/reliability.md from a result: numbers only ever come from the run."""
+"""docs/reliability.md from the result file: numbers only ever come from runs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,32 +21,31 @@ delay: 200 ms and jitter in both directions.
 """
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The whole page."""
-    parts = result["parts"]
-    machine, versions = result["machine"], result["versions"]
-    blocks = [
-        HEAD,
-        table(
-            ("", ""),
-            [
-                ("command", f"`{result['command']}`"),
-                ("seed", result["seed"]),
-                ("ended", result["ended"]),
-                ("machine", f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB"),
-                ("versions", ", ".join(f"{name} {text}" for name, text in versions.items())),
-            ],
-        ),
-        "\n## Verdict\n",
-        table(("part", "what", "required", "measured", "held"), _verdict(result["verdict"])),
+def markdown(runs: list[dict[str, Any]]) -> str:
+    """The whole page, run after run."""
+    blocks = [HEAD, *(block for run in runs for block in _run(run))]
+    return "\n".join(block.strip("\n") + "\n" for block in blocks)
+
+
+def _run(run: dict[str, Any]) -> list[str]:
+    parts = run["parts"]
+    machine, versions = run["machine"], run["versions"]
+    about = [
+        ("command", f"`{run['command'].strip()}`"),
+        ("seed", run["seed"]),
+        ("ended", run["ended"]),
+        ("machine", f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB"),
+        ("versions", ", ".join(f"{name} {text}" for name, text in versions.items())),
     ]
+    blocks = [f"\n## Run: {', '.join(parts)}\n", table(("", ""), about)]
     if "faults" in parts.get("main", {}):
         blocks += _main(parts["main"])
     if "kills" in parts.get("single", {}):
         blocks += _single(parts["single"])
     if "slopes_mb_per_h" in parts.get("soak", {}):
         blocks += _soak(parts["soak"])
-    return "\n".join(block.strip("\n") + "\n" for block in blocks)
+    verdict = table(("part", "what", "required", "measured", "held"), _verdict(run["verdict"]))
+    return [*blocks, "\n### Verdict\n", verdict]
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
@@ -73,10 +72,10 @@ def _main(main: dict[str, Any]) -> list[str]:
     ]
     others = [[cause, each["stalls"], each["p50_s"], each["max_s"]] for cause, each in main["stalls_otherwise"].items()]
     return [
-        f"\n## Faults survived in {main['seconds']} s\n",
+        f"\n### Faults survived in {main['seconds']} s\n",
         table(("victim", *KINDS, "all"), faults),
         LEGEND,
-        "\n## Recovery: gaps of 0.2 s and more between two tokens of a stream\n",
+        "\n### Recovery: gaps of 0.2 s and more between two tokens of a stream\n",
         "After a kill -9, with the replica well and no other fault open:\n",
         table(("victim", "kills", "stalls", "p50 s", "p99 s", "max s"), recovery),
         "\nAfter all other faults, and where several were open at once (named after the newest):\n",
@@ -90,7 +89,7 @@ def _single(single: dict[str, Any]) -> list[str]:
         f"{single['kills']} kills of the only worker: streams stood still for {single['stall_p50_s']} s (p50), "
         f"{single['stall_max_s']} s at most; the new worker was ready after {ready} s."
     )
-    return ["\n## A single worker: its restart time\n", text]
+    return ["\n### A single worker: its restart time\n", text]
 
 
 def _soak(soak: dict[str, Any]) -> list[str]:
@@ -100,4 +99,9 @@ def _soak(soak: dict[str, Any]) -> list[str]:
         f"\nWhat grew in {name}, largest first:\n\n```\n" + "\n".join(diff.splitlines()[:MAX_DIFF_LINES]) + "\n```"
         for name, diff in soak["heap_diffs"].items()
     ]
-    return ["\n## Soak: resident memory\n", text, table(("process/pid", "MB per hour", "MB at the end"), rows), *owners]
+    return [
+        "\n### Soak: resident memory\n",
+        text,
+        table(("process/pid", "MB per hour", "MB at the end"), rows),
+        *owners,
+    ]

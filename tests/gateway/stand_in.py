@@ -91,6 +91,9 @@ class StandIn:
         self.shard = shard
         self.script = Script()
         self.num_workers = 1
+        self.num_running = 0
+        self.num_frames = 0
+        self.frames_per_beat = 0
         self.is_log_full = False
         self.beats: set[str] = {"leader", "tokenizer", "detokenizer"}
         self.cards = [CARD]
@@ -162,6 +165,11 @@ class StandIn:
         self.let_go()
         for attach in list(self._live.values()):
             self._serve(attach)
+
+    def end(self, request_id: str, reason: EndReason) -> None:
+        """Tell the readers of a request that it has ended before its first token."""
+        for attach in [each for each in self._live.values() if each.request_id == request_id]:
+            self._publish(attach, Delta(attach=attach.number, choice=0, start=0, stop=0, text="", end=reason))
 
     def drop_batches(self, count: int) -> None:
         """The next batches are lost on the way."""
@@ -315,7 +323,13 @@ class StandIn:
     async def _beat(self) -> None:
         while True:
             if "leader" in self.beats:
-                load = ShardLoad(num_workers=self.num_workers, log_full=self.is_log_full)
+                self.num_frames += self.frames_per_beat
+                load = ShardLoad(
+                    num_workers=self.num_workers,
+                    num_running=self.num_running,
+                    log_full=self.is_log_full,
+                    num_folded_frames=self.num_frames,
+                )
                 beat = LeaderHeartbeat(shard=self.shard, leader="scheduler-1", takeover=1, load=load)
                 self.bus.publish(subjects.leader_heartbeat(self.shard), encode(beat))
             if "tokenizer" in self.beats:

@@ -11,7 +11,8 @@ import msgspec
 
 from services.gateway.core.shard_progress import Pace
 from shared.messages.control import ModelCard
-from shared.messages.pipeline import GenerateRequest
+from shared.messages.pipeline import PROTOCOL_VERSION, GenerateRequest
+from shared.queue_limits import QUEUE_FULL
 
 ID_PREFIX = "00000000"  # begins the ids of canaries and of no other request, so that logs and bills can tell them apart
 PROMPT = "ping"
@@ -20,7 +21,7 @@ DEADLINE_S = 30.0
 RETRY_S = 1.0
 RETURN_S = 1.0
 GIVE_UP_S = 12.0
-BUSY_CODES = frozenset({"queue_full", "too_many_requests"})
+BUSY_CODES = frozenset({QUEUE_FULL, "too_many_requests"})
 
 
 def canary_request(card: ModelCard, random_hex: str, owner: str, now_s: float) -> GenerateRequest:
@@ -29,7 +30,7 @@ def canary_request(card: ModelCard, random_hex: str, owner: str, now_s: float) -
     It goes before what waits, since it asks whether work gets done and not how long the queue is.
     """
     return GenerateRequest(
-        v=1,
+        v=PROTOCOL_VERSION,
         model=card.name,
         prompt=PROMPT,
         params={"max_tokens": 1, "temperature": 0},

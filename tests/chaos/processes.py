@@ -58,7 +58,6 @@ class ProcessWatch:
         self._stack = stack
         self._faults = faults
         self._pids = stack.pids()
-        self._since = dict.fromkeys(self._pids, asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,18 +75,8 @@ class ProcessWatch:
         for name, pid in self._stack.pids().items():
             old = self._pids.get(name)
             if old is not None and old != pid:
-                self.changes.append(PidChange(name, old, pid, now, self._was_hit(name, self._since[name], now)))
-            if old != pid:
-                self._pids[name], self._since[name] = pid, now
-
-    def _was_hit(self, name: str, begun_at: float, now: float) -> bool:
-        """Whether a fault on it was open since its start, or ended only just before."""
-        return any(
-            fault.name == name
-            and fault.at <= now
-            and (fault.healed_at is None or fault.healed_at + SLACK_S >= begun_at)
-            for fault in self._faults
-        )
+                self.changes.append(PidChange(name, old, pid, now, was_hit(self._faults, name, now)))
+            self._pids[name] = pid
 
     def _look_at_memory(self, now: float) -> None:
         for name, pid in self._stack.pids().items():
@@ -96,6 +85,14 @@ class ProcessWatch:
                 series = self.memory.setdefault((name, pid), MemorySeries(name, pid))
                 series.times.append(now)
                 series.sizes.append(size)
+
+
+def was_hit(faults: Sequence[FaultRecord], name: str, now: float) -> bool:
+    """Whether a fault on this process is open, or was until SLACK_S ago."""
+    return any(
+        fault.name == name and fault.at <= now and (fault.healed_at is None or fault.healed_at + SLACK_S >= now)
+        for fault in faults
+    )
 
 
 def slopes(memory: dict[tuple[str, int], MemorySeries], warm_s: float) -> dict[str, float]:

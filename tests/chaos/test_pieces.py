@@ -12,7 +12,7 @@ from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.ledger import Entry, Ledger, Truth, differences
 from tests.chaos.options import Options
 from tests.chaos.part import deaths
-from tests.chaos.processes import slope
+from tests.chaos.processes import SLACK_S, slope, was_hit
 from tests.chaos.resting import excess
 from tests.chaos.stalls import FaultRecord, Stall, StallWatch, attribute
 from tests.chaos.verdict import lines
@@ -142,6 +142,15 @@ def test_what_is_held_beyond_the_baseline_is_named() -> None:
     assert excess(same, baseline) == []
     assert len(excess(more, baseline)) == 2
     assert len(excess(silent, baseline)) == 2
+
+
+def test_only_a_fault_of_late_on_the_same_process_excuses_its_end() -> None:
+    faults = [kill(0, "worker", 10.0, 12.0)]
+    assert was_hit(faults, "worker-0", 10.5)
+    assert was_hit(faults, "worker-0", 12.0 + SLACK_S)
+    assert not was_hit(faults, "worker-0", 13.0 + SLACK_S)
+    assert not was_hit(faults, "worker-1", 10.5)
+    assert not was_hit(faults, "worker-0", 9.0)
 
 
 def test_a_slope_is_that_of_the_line() -> None:

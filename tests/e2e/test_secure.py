@@ -21,7 +21,9 @@ from shared.bus.client import Bus
 from shared.bus.credentials import Credentials
 from shared.bus.errors import PayloadTooLarge
 from shared.bus.nats_log import NatsLog
-from shared.client import TokenbusClient
+from shared.client import AcceptedEvent, TextEvent, TokenbusClient
+from shared.messages.codec import encode
+from shared.messages.control import Attach, WorkerHeartbeat
 from tests.e2e.streams import all_running, connect, many
 from tests.e2e.test_hostile_nats import GARBAGE, INTERNAL, misplaced_records
 from tests.nats.test_permissions import may_publish
@@ -181,6 +183,57 @@ async def test_no_secret_is_written_anywhere(node: RunningNode) -> None:
     texts = {path.name: path.read_text(errors="replace") for path in files}
     assert [name for name, text in texts.items() if any(secret in text for secret in secrets)] == []
     assert "client.seed" not in texts["gateway-0.toml"] and "gateway.seed" in texts["gateway-0.toml"]
+
+
+def command(kind: str) -> str:
+    """A name that, spoken as a subject, appends a malformed record to the log."""
+    return f" 0\r\n\r\nPUB {subjects.log_subject('s0', kind)} 3\r\nbad\r\nPUB x"
+
+
+async def test_n6_names_that_are_commands_are_not_spoken_by_those_who_hear_them(
+    node: RunningNode, credentials: dict[str, Credentials]
+) -> None:
+    """A client's inbox and a worker's name become subjects of a detokenizer and of the scheduler, who may do more."""
+    before = node.pids()
+    num_malformed = (await asyncio.to_thread(node.verify))["malformed"]
+    bus = await Bus.connect(node.nats, "client-1", credentials["client"])
+    worker = await Bus.connect(node.nats, "worker-1", credentials["worker"])
+    inbox = f"_INBOX.client.x{command('end')}"
+    for name in (f"worker-1-00000000{command('fence')}", "worker 1", ""):
+        assert worker.publish(subjects.worker_heartbeat("s0"), encode(heartbeat(name)))
+    num_texts = 0
+    async with await TokenbusClient.connect(node.nats, "client", credentials["client"]) as client:
+        async for event in client.stream(prompt="long", max_tokens=150, ignore_eos=True):
+            if isinstance(event, AcceptedEvent):
+                attach = Attach(request_id=event.request_id, inbox=inbox, number=1)
+                assert bus.publish(subjects.attach("s0"), encode(attach), reply=bus.new_inbox())
+            num_texts += isinstance(event, TextEvent)
+    assert num_texts
+    await check_serving(node, "after the commands")
+    assert (await asyncio.to_thread(node.verify))["malformed"] == num_malformed
+    assert node.pids() == before
+    await bus.close()
+    await worker.close()
+
+
+def heartbeat(worker: str) -> WorkerHeartbeat:
+    """Of a worker that could serve."""
+    return WorkerHeartbeat(
+        worker=worker,
+        epoch=0,
+        next_plan=1,
+        started=0,
+        finished=0,
+        idle=True,
+        leaving=False,
+        model=MODEL,
+        model_version="1",
+        num_blocks=100,
+        block_size=16,
+        max_num_seqs=8,
+        max_num_batched_tokens=512,
+        max_model_len=1024,
+    )
 
 
 async def test_an_acknowledgement_as_a_fence_ends_no_take_over(

@@ -3,10 +3,12 @@
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
+import psutil
 
 from deploy.node.nats_server import NatsServerOptions, command, free_port, wait_ready, write_config
 
@@ -73,14 +75,23 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
-    def signal(self, number: int) -> None:
-        """Send it a signal, to stop and continue it."""
-        os.kill(self.pid, number)
+    def pause(self) -> None:
+        """SIGSTOP, and wait until it takes effect: until then the server may still answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+        process = psutil.Process(self.pid)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while process.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline, "the server does not stop"
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """SIGCONT after pause()."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def reload(self) -> None:
         """Have the running server read its options again."""
         self.write_config(self._folder / "nats.conf")
-        self.signal(signal.SIGHUP)
+        os.kill(self.pid, signal.SIGHUP)
 
     def write_config(self, path: Path) -> None:
         """Called before each start."""

@@ -1,7 +1,6 @@
 """The bus on a real server."""
 
 import asyncio
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,12 +139,12 @@ async def test_of_several_servers_a_dead_and_a_silent_one_are_left(
     assert other is not first
     await asyncio.to_thread(first.restart)
     hooks.clear()
-    other.signal(signal.SIGSTOP)
+    await asyncio.to_thread(other.pause)
     try:
         await until(lambda: hooks, "the first one again")
         assert connected_to(bus) == first.url
     finally:
-        other.signal(signal.SIGCONT)
+        other.resume()
     await bus.close()
 
 
@@ -157,13 +156,13 @@ async def test_a_probe_leaves_a_silent_server_and_no_other(nats_server: NatsServ
     bus = await Bus.connect(nats_server.url, "left-1")
     await bus.probe(5.0)
     assert bus.is_connected
-    nats_server.signal(signal.SIGSTOP)
+    await asyncio.to_thread(nats_server.pause)
     try:
         await bus.probe(0.1)
         assert not bus.is_connected
         await bus.probe(0.1)
     finally:
-        nats_server.signal(signal.SIGCONT)
+        nats_server.resume()
     await until(lambda: bus.is_connected)
     await bus.close()
 

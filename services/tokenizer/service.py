@@ -116,8 +116,10 @@ class TokenizerService:
         one, since the record may be stored, and clients that ask again by the same id get the same request."""
         loop = asyncio.get_running_loop()
         until = loop.time() + max(0.0, self._config.drain_timeout_s - LEAVE_RESERVE_S)
-        while self._tasks and (left_s := until - loop.time()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=left_s)
+        hurrying = asyncio.create_task(self._host.hurrying.wait())
+        while self._tasks and not hurrying.done() and (left_s := until - loop.time()) > 0:
+            await asyncio.wait({*self._tasks, hurrying}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
         if self._tasks:
             self._logger.warning("requests are left without an answer", requests=len(self._tasks))
 

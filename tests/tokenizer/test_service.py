@@ -297,10 +297,12 @@ async def test_requests_are_taken_once_the_leader_is_heard(nats_server: NatsServ
         assert (await inbox.next())["kind"] == "accepted"
 
 
+@pytest.mark.parametrize(("drain_timeout_s", "hurry"), [(1.2, False), (1000.0, True)])
 async def test_a_stop_while_the_log_is_away_leaves_requests_unanswered_and_ends_in_time(
-    nats_server: NatsServer,
+    nats_server: NatsServer, drain_timeout_s: float, hurry: bool
 ) -> None:
-    """The record may be stored: a client that asks again by the same id gets the same request."""
+    """The record may be stored: a client that asks again by the same id gets the same request. A second signal ends
+    the drain at once."""
     asked = asyncio.Event()
 
     class AwayLog(MemoryLog):
@@ -309,7 +311,9 @@ async def test_a_stop_while_the_log_is_away_leaves_requests_unanswered_and_ends_
             await asyncio.Event().wait()
             raise AssertionError("never")
 
-    async with running(nats_server, AwayLog(time.time_ns), drain_timeout_s=1.2) as run:
+    async with running(nats_server, AwayLog(time.time_ns), drain_timeout_s=drain_timeout_s) as run:
         inbox = await run.ask(subjects.INFER, ASK)
         await asyncio.wait_for(asked.wait(), 10)
+        if hurry:
+            run.host.hurrying.set()
     assert inbox.raw == []

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import secrets
+from itertools import pairwise
 from typing import Any
 
 from bench.sse_load import WORDS
@@ -11,14 +12,21 @@ from tests.chaos.reading import StreamReader
 from tests.chaos.stalls import StallWatch
 from tests.chaos.words import Words
 
+SLOW_S = 2.5
+MAX_SLOW = 40
+
 
 class Load:
-    """num_streams readers at once. max_tokens: the longest answer; lengths and prompts are drawn from the seed."""
+    """num_streams readers at once. max_tokens: the longest answer; lengths and prompts are drawn from the seed.
+
+    slow: what happened to streams that stood still for SLOW_S or more.
+    """
 
     def __init__(
         self, ports: list[int], words: Words, num_streams: int, max_tokens: int, seed: int, ledger: Ledger
     ) -> None:
         self.watch = StallWatch()
+        self.slow: list[dict[str, Any]] = []
         self._ports = ports
         self._words = words
         self._num_streams = num_streams
@@ -48,6 +56,15 @@ class Load:
                 body["allowed_token_ids"] = self._words.byte_ids
             await StreamReader(entry, body, self._ports, self.watch, self._draw).run()
             self._ledger.end(entry)
+            self._look_at(entry)
+
+    def _look_at(self, entry: Entry) -> None:
+        """Keep what happened to a stream that stood still for long."""
+        gaps = [(later - earlier, earlier) for earlier, later in pairwise(entry.arrivals)]
+        seconds, begun_at = max(gaps, default=(0.0, 0.0))
+        if seconds >= SLOW_S and len(self.slow) < MAX_SLOW:
+            slow = {"request_id": entry.request_id, "stall_s": round(seconds, 2), "begun_at": round(begun_at, 2)}
+            self.slow.append({**slow, "notes": entry.notes})
 
 
 def make_body(model: str, draw: random.Random, num_tokens: int) -> dict[str, Any]:

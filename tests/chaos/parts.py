@@ -182,5 +182,6 @@ def _stalls(part: Part) -> dict[str, Any]:
     return {
         "stalls_after_kill": clean,
         "stalls_otherwise": mixed,
+        "slow_streams": part.load.slow,
         "stalls_without_fault": {"stalls": len(unexplained), "max_s": round(max(unexplained, default=0.0), 2)},
     }

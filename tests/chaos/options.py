@@ -47,8 +47,9 @@ class Options:
             for text in (f"--{service}s", str(workers if workers and service == "worker" else self.replicas))
         ]
         fencing = [] if self.fencing else ["--no-fencing"]
-        bounded_log = ["--log-retention-s", "120", "--snapshot-interval-s", "10"]
-        return [*(engine if self.engine == "fake" else ["--engine", "cpu"]), *counts, *bounded_log, *fencing, *more]
+        # a log and a prefix cache that are full within minutes, so that memory has a level to stay at
+        bounded = ["--log-retention-s", "120", "--snapshot-interval-s", "10", "--kv-cache-memory-bytes", "400000000"]
+        return [*(engine if self.engine == "fake" else ["--engine", "cpu"]), *counts, *bounded, *fencing, *more]
 
 
 def parse(argv: list[str]) -> Options:

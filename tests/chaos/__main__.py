@@ -29,6 +29,7 @@ RUNNERS: dict[str, Callable[[Options, Path, Callable[[str], None]], Awaitable[di
     "main": parts.run_main,
     "losses": parts.run_losses,
     "single": parts.run_single,
+    "model": parts.run_model,
     "soak": parts.run_soak,
 }
 

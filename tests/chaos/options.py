@@ -31,7 +31,7 @@ class Options:
     replicas: int = 2
     storm: int = 10_000
     storm_at_once: int = 64
-    parts: tuple[str, ...] = ("main", "losses", "single")
+    parts: tuple[str, ...] = ("main", "losses", "single", "model")
     fencing: bool = True
     judges_speed: bool = True
     json: Path | None = None
@@ -67,7 +67,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--faults", default=",".join(own.faults), help="kinds, with commas; none: no faults")
     parser.add_argument("--services", default=",".join(own.services), help="those that may be hit, with commas")
     parser.add_argument("--storm", type=int, default=own.storm, help="requests of the cancel storm (default 10000)")
-    parser.add_argument("--parts", default=",".join(own.parts), help="of main,losses,single (default all)")
+    parser.add_argument("--parts", default=",".join(own.parts), help="of main,losses,single,model (default all)")
     parser.add_argument("--no-fencing", action="store_true", help="the negative control: this run must fail")
     parser.add_argument("--no-speed", action="store_true", help="measure goodput and stalls, but do not judge them")
     parser.add_argument("--json", type=Path, help="write the result there; runs of other parts that it holds are kept")

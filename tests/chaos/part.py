@@ -45,6 +45,7 @@ class Part:
         self.witness = witness
         self.say = say
         self.baseline: Holdings = {}
+        self._said_at_start = len(stack.node.output.read_text())
         kinds = options.faults or ("kill",)
         self.injector = Injector(stack, FaultDraw(options.seed, kinds, options.services), say)
         self.watch = ProcessWatch(stack, self.injector.records)
@@ -109,8 +110,9 @@ class Part:
         return {"wrong": wrongs(report), "compared": len(held), "differ": differ, "records": report["num_records"]}
 
     def _deaths(self) -> dict[str, dict[str, int]]:
-        """How processes ended. A scheduler that learns that another one leads ends itself with status 1: told apart."""
-        found = deaths(self.stack.node.output.read_text())
+        """How processes ended since all were ready. A scheduler that learns that another one leads ends itself with
+        status 1: told apart."""
+        found = deaths(self.stack.node.output.read_text()[self._said_at_start :])
         for name in found.keys() & set(self.stack.names("scheduler")):
             num_deposed = self.stack.node.log(name).count("LostLeadership")
             found[name]["deposed"] = num_deposed

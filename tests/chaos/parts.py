@@ -20,6 +20,7 @@ HANG_STEP = 400
 HANG_S = 8.0
 NUM_SINGLE_KILLS = 4
 SINGLE_EVERY_S = 12.0
+MODEL_MINUTES = 1.0
 MAX_WARM_S = 600.0
 
 
@@ -111,6 +112,13 @@ async def run_single(options: Options, folder: Path, say: Say) -> dict[str, Any]
         result["rest"] = await part.rest()
         result["verify"] = await part.verify()
         return result | part.findings()
+
+
+async def run_model(options: Options, folder: Path, say: Say) -> dict[str, Any]:
+    """The real model for a minute: on the CPU, with few and short streams."""
+    minutes = min(MODEL_MINUTES, options.minutes)
+    few = replace(options, engine="cpu", minutes=minutes, streams=4, max_tokens=100, baseline_s=5.0, storm=0)
+    return await run_main(few, folder, say)
 
 
 async def run_soak(options: Options, folder: Path, say: Say) -> dict[str, Any]:

@@ -28,7 +28,8 @@ def now_or_never(work: Coroutine[Any, Any, T]) -> T:
 class World:
     """Events in the order of their times, and the bus on which all processes are.
 
-    loss, duplication: share of messages that are lost, or come twice. trace: told of each line of the run, if set.
+    loss, duplication: share of messages that are lost, or come twice. disturbed_until: when the last fault so far that
+    lasts is over. trace: told of each line of the run, if set.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class World:
         self.now = 0.0
         self.processes: list[Process] = []
         self.num_events = 0
+        self.disturbed_until = 0.0
         self._draw = self.random.random
         self._events: list[tuple[float, int, Handler, tuple[Any, ...]]] = []
         self._stalled_until = 0.0
@@ -120,8 +122,13 @@ class World:
 
     # ---- faults of the bus ------------------------------------------------------------------------------------------
 
+    def disturbed(self, seconds: float) -> None:
+        """A fault begins that lasts this long."""
+        self.disturbed_until = max(self.disturbed_until, self.now + seconds)
+
     def cut(self, one: "Process", other: "Process", seconds: float) -> None:
         """Nothing passes between these two for a while, in either direction."""
+        self.disturbed(seconds)
         self._cuts[one, other] = self._cuts[other, one] = self.now + seconds
 
     def _is_cut(self, sender: "Process", to: "Process") -> bool:
@@ -129,6 +136,7 @@ class World:
 
     def stall(self, seconds: float) -> None:
         """SIGSTOP of the server: nothing arrives anywhere, and everything does afterwards."""
+        self.disturbed(seconds)
         self._stalled_since, self._stalled_until = self.now, self.now + seconds
 
     def restart_server(self, seconds: float) -> None:
@@ -204,6 +212,7 @@ class Process:
     def pause(self, seconds: float) -> None:
         """SIGSTOP, then SIGCONT."""
         self.world.note("pause", self.name, f"{seconds:.2f} s")
+        self.world.disturbed(seconds)
         self._paused_until = self.world.now + seconds
         self.world.after(seconds, self._resume)
 
@@ -215,6 +224,7 @@ class Process:
     def cut_off(self, seconds: float, *, keeps_unsent: bool) -> None:
         """Its connection to the bus is gone for a while. keeps_unsent: what it sends goes out afterwards."""
         self.world.note("cut off", self.name, f"{seconds:.2f} s")
+        self.world.disturbed(seconds)
         self._cut_since, self.cut_until = self.world.now, self.world.now + seconds
         self._keeps_unsent = keeps_unsent
         self.world.after(seconds, self.deliver, self.on_reconnected)

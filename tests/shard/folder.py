@@ -81,6 +81,7 @@ class Folder(Storing, ABC):
     def lag(self, lag_s: float, seconds: float) -> None:
         """For a while, records come this much later."""
         self.world.note("lag", self.name, f"{lag_s:.2f} s for {seconds:.2f} s")
+        self.world.disturbed(seconds)
         self.lag_s = lag_s
         self.world.after(seconds, setattr, self, "lag_s", 0.0)
 

@@ -190,8 +190,10 @@ def _remains(shard: Shard) -> list[str]:
             found.append(f"{detokenizer.name}: {len(detokenizer.desk.attachments)} readers are still attached")
     for state in shard.ledger.requests.values():
         for sequence in state.sequences:
-            if sequence.end is not None and crc32(
-                pack_tokens(sequence.tokens), crc32(state.request.prompt_token_ids)
-            ) != sequence.prefix_hash and sequence.reason not in ("stop_string", "cancel", "deadline"):
+            if (
+                sequence.end is not None
+                and crc32(pack_tokens(sequence.tokens), crc32(state.request.prompt_token_ids)) != sequence.prefix_hash
+                and sequence.reason not in ("stop_string", "cancel", "deadline")
+            ):
                 found.append(f"{state.request.request_id}: the prefix hash is not that of prompt and tokens")
     return found

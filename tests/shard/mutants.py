@@ -159,7 +159,7 @@ def a_silent_worker_is_not_fenced(patch: Patch) -> None:
 # ---- ends and outcomes (rules 6, 7, 13) ---------------------------------------------------------------------------
 
 
-@mutant(num_faults=0)
+@mutant(num_faults=0, num_requests=80)
 def outcomes_bill_what_was_not_sent(patch: Patch) -> None:
     """Done at what is folded, without a look at the stop string before it."""
 

@@ -27,7 +27,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """faults: what may happen, num_faults of them do. loss, duplication: shares of messages. max_records: where the
     log is full; schedulers then trim it. step_s: an engine step's time. poison, not_numbers: shares of requests whose
     prompt kills its worker, or makes no numbers. leaving: share of clients that go. repeats: share of requests that are
-    stored a second time, under an id that the log does not remember. shared_prefixes: share of prompts that begin as others do. fencing: False is the negative control."""
+    stored a second time, under an id that the log does not remember. shared_prefixes: share of prompts that begin as
+    others do. fencing: False is the negative control. limit_s: when to give up."""
 
     num_requests: int = 24
     asked_within_s: float = 8.0

@@ -34,14 +34,10 @@ class Shard:
     """Two processes of each kind, and clients that ask at random moments. finished: every request has its outcome and
     every client that stayed has read it."""
 
-    def __init__(
-        self, seed: int, scenario: Scenario | None = None, trace: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, seed: int, scenario: Scenario | None = None, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.scenario = scenario or draw_scenario(seed)
-        self.world = World(
-            seed, loss=self.scenario.loss, duplication=self.scenario.duplication, trace=trace
-        )
+        self.world = World(seed, loss=self.scenario.loss, duplication=self.scenario.duplication, trace=trace)
         self.log = SimLog(self.world.unix_ns, self.scenario.max_records, self._on_stored)
         self.logger = _logger(self.world)
         self.schedulers: list[SimScheduler] = []
@@ -114,8 +110,8 @@ class Shard:
 
     @property
     def leaders(self) -> list[SimScheduler]:
-        """Those who believe that they lead, and could act."""
-        return [one for one in self.schedulers if one.alive and not one.paused and one.leader is not None]
+        """Those who believe that they lead."""
+        return [scheduler for scheduler in self.schedulers if scheduler.alive and scheduler.leader is not None]
 
     def _on_stored(self) -> None:
         if self.world.trace is not None:
@@ -135,7 +131,9 @@ class Shard:
         self.clients.append(client)
         gateway.connect(client)
         if draw.random() < self.scenario.repeats:
-            self.world.after(draw.uniform(0.01, 6), self.log.store_once, "req", encode(client.request), f"again-{number}")
+            self.world.after(
+                draw.uniform(0.01, 6), self.log.store_once, "req", encode(client.request), f"again-{number}"
+            )
         if draw.random() < self.scenario.leaving:
             self.world.after(draw.uniform(0, 3), self._leave, client)
 
@@ -241,7 +239,7 @@ class Shard:
             self.world.run(moment)
             self.revive()
             self._keep_ledger()
-        self.world.run(moment + SETTLE_S)
+        self.world.run(max(moment, self.world.disturbed_until) + SETTLE_S)
         self._keep_ledger()
         return self
 

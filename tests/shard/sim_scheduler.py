@@ -181,9 +181,7 @@ class SimScheduler(Folder):
             send=self._send_plan,
             send_plan=self._send_plan,
             append=self.append,
-            fence=lambda worker, answered: self._fence(
-                Fence(kind="worker", leader=self.name, worker=worker), answered
-            ),
+            fence=lambda worker, answered: self._fence(Fence(kind="worker", leader=self.name, worker=worker), answered),
             max_plan_bytes=lambda: MAX_PLAN_BYTES,
         )
         self.leader = Leader(self.fold, Scheduler(), ports, self.shard.logger)

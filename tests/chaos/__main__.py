@@ -33,14 +33,20 @@ RUNNERS: dict[str, Callable[[Options, Path, Callable[[str], None]], Awaitable[di
     "soak": parts.run_soak,
 }
 
+STOPPED = 130
+
 
 def main(argv: list[str]) -> int:
     """Run the parts, print the verdict, write what was asked for."""
     options = parse(argv)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="tokenbus-chaos-"))
     say(f"seed {options.seed}; logs and evidence in {folder}")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        results = runner.run(run(options, folder))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            results = runner.run(run(options, folder))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say("stopped before the end; nothing is written")
+        return STOPPED
     found = lines(options, results)
     this = {
         "command": "python -m tests.chaos " + " ".join(argv),

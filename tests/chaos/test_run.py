@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
+LIMIT_S = 150.0
+
 
 def run(folder: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
     """Exit status, output and result of `python -m tests.chaos`."""
     path = folder / "result.json"
     command = [sys.executable, "-m", "tests.chaos", "--parts", "main", "--json", str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
-    return done.returncode, done.stdout + done.stderr, json.loads(path.read_text())["runs"][0]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it stops what it has started
+            output, _ = process.communicate()
+            raise AssertionError(f"not over after {LIMIT_S:g} s: {output}") from None
+    return process.returncode, output, json.loads(path.read_text())["runs"][0]
 
 
 def test_a_short_run_with_a_fixed_seed_holds(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ and they are compared token by token. `tests/chaos` is the code.
 LEGEND = """
 kill: SIGKILL. term: SIGTERM. blink: SIGSTOP for 0.95 to 1.45 s, around the second after which a process is given up.
 stall: SIGSTOP for 3 to 30 s, then SIGCONT. cut: nothing passes between the process and nats-server for up to 8 s.
-delay: 200 ms and jitter in both directions.
+delay: 200 ms and jitter in both directions. A client whose connection breaks reads on through the port that all
+gateways share; from a gateway that is silent for 3 s, as a stopped one is, it goes away by itself.
 """
 
 

@@ -22,7 +22,7 @@ from shared.bus.appender import BackgroundAppender
 from shared.bus.nats_log import NatsLog
 from shared.bus.receiver import Receiver
 from shared.log.fold import Change, Fold
-from shared.log.port import LogTooLarge, LogUnavailable
+from shared.log.port import LogTooLarge, LogUnavailable, TooFewServers
 from shared.messages.codec import encode
 from shared.messages.control import (
     CacheReport,
@@ -321,6 +321,8 @@ async def serve(host: ServiceHost, config: SchedulerConfig) -> None:
     try:
         opening = NatsLog.open(host.bus, config.shard, config.log_max_bytes, config.nats_replicas)
         log = await host.unless_stopping(opening)
+    except TooFewServers as error:
+        raise StartError(f"--nats-replicas: {error}") from None
     except LogTooLarge as error:
         raise StartError(f"--log-max-bytes: {error}") from None
     if log is not None:

@@ -15,7 +15,7 @@ from shared.bus.client import Bus
 from shared.bus.log_tail import NatsTail
 from shared.bus.snapshots import SnapshotStore
 from shared.log.fold import Fold
-from shared.log.port import LogFull, LogTooLarge, LogUnavailable, OnRecord, OnReload
+from shared.log.port import LogFull, LogTooLarge, LogUnavailable, OnRecord, OnReload, TooFewServers
 
 ATTEMPT_TIMEOUT_S = 0.5
 RETRY_WAIT_S = 0.05
@@ -27,6 +27,7 @@ DEFAULT_MAX_BYTES = 4 * 1024**3
 _FULL = frozenset({10023, 10047, 10077})
 _NO_STORAGE = 10047
 _NAME_IN_USE = 10058
+_NO_CLUSTER = 10074
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class NatsLog:
         """The shard's log, created if it is not there; waits for the server as long as it takes.
 
         replicas: servers that store each record and each snapshot. A log that is there keeps its own limits. Raises
-        LogTooLarge when the server has no room for max_bytes.
+        LogTooLarge when the server has no room for max_bytes, TooFewServers when it is no cluster.
         """
         log = cls(bus, shard)
         await log._until_done(lambda: log._create(max_bytes, replicas))
@@ -94,9 +95,18 @@ class NatsLog:
                 raise LogTooLarge(
                     f"nats-server has no storage left for a log of {max_bytes} bytes; free disk space or allow less"
                 ) from None
+            if error.err_code == _NO_CLUSTER:
+                raise TooFewServers(f"{replicas} replicas need a NATS cluster, and this server is none") from None
             if error.err_code != _NAME_IN_USE:
                 raise
+            await self._tell_difference(replicas)
         await self._snapshots.create(replicas)
+
+    async def _tell_difference(self, replicas: int) -> None:
+        """A log that is there keeps its limits; that it has other replicas than asked for is worth a warning."""
+        there = (await self._js.stream_info(self.stream)).config.num_replicas
+        if there != replicas:
+            _logger.warning("log %s keeps its %s replicas, not %d", self.stream, there, replicas)
 
     async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
         """See Log.append."""

@@ -14,6 +14,10 @@ class LogUnavailable(RuntimeError):
     """The log did not acknowledge within the horizon."""
 
 
+class TooFewServers(RuntimeError):
+    """The log cannot be created: it shall have more replicas than its NATS has servers."""
+
+
 class LogTooLarge(RuntimeError):
     """The log cannot be created: its server has less space left than the log may need."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
-from shared.log.port import LogTooLarge
+from shared.log.port import LogTooLarge, TooFewServers
 from tests.servers import NatsServer
 
 LIMIT_S = 20.0
@@ -33,6 +33,11 @@ async def test_the_limit_is_the_schedulers_whoever_comes_first(bus: Bus) -> None
 async def test_a_log_beyond_the_servers_storage_is_refused(bus: Bus) -> None:
     with pytest.raises(LogTooLarge, match="no storage left for a log of 1152921504606846976 bytes"):
         await asyncio.wait_for(NatsLog.open(bus, "s0", max_bytes=1 << 60), LIMIT_S)
+
+
+async def test_replicas_without_a_cluster_are_refused(bus: Bus) -> None:
+    with pytest.raises(TooFewServers, match="3 replicas need a NATS cluster"):
+        await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=3), LIMIT_S)
 
 
 async def test_a_search_without_end_can_be_cancelled(bus: Bus) -> None:

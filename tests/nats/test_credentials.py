@@ -14,7 +14,7 @@ from deploy.nats.certificates import issue, make_authority
 from deploy.nats.identities import Identities, make_seed
 from deploy.nats.permissions import ROLES
 from shared.bus.credentials import CredentialsError, read_credentials
-from shared.config import NatsIdentity, without_password
+from shared.config import ConfigError, NatsIdentity, ServiceConfig, build, without_password
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +117,26 @@ def test_a_service_with_bad_credentials_ends_with_one_line(tmp_path: Path) -> No
     assert (
         done.stderr.startswith(f"tokenbus tokenizer: --nats-nkey-seed-file {path}: ") and done.stderr.count("\n") == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "accepted"),
+    [
+        ("nats://127.0.0.1:4222", True),
+        ("tls://a:4222,tls://b.example:4223,tls://[::1]:4224", True),
+        ("nats://me:secret@a,nats://b", True),
+        ("nats://a,", False),
+        (",nats://a", False),
+        ("nats://a,http://b", False),
+        ("nats://a nats://b", False),
+        ("nats://a,nats://b,c", False),
+    ],
+)
+def test_several_urls_have_commas_between(url: str, accepted: bool) -> None:
+    try:
+        assert build(ServiceConfig, {"nats": url}).nats == url and accepted
+    except ConfigError:
+        assert not accepted
 
 
 @pytest.mark.parametrize(

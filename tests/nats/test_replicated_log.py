@@ -60,6 +60,13 @@ async def test_log_and_snapshots_have_three_replicas(bus: Bus) -> None:
     assert await log.load_snapshot() == b"state" * 1000
 
 
+async def test_a_log_that_is_there_keeps_its_replicas_and_says_so(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    await opened(bus)
+    await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=1), CREATION_LIMIT_S)
+    assert (await bus.jetstream(5.0).stream_info(log_stream("s0"))).config.num_replicas == 3
+    assert "keeps its 3 replicas, not 1" in caplog.text
+
+
 async def test_appends_and_fences_over_a_change_of_leader(bus: Bus, cluster: LocalCluster) -> None:
     """Each record once, in one order, and one winner of two fences, whoever leads and dies meanwhile."""
     log = await opened(bus)

@@ -19,6 +19,9 @@ BEAT_S = 0.25
 LATE_S = 1.0
 # The leader's record that this gateway is gone may still be on its way when the gateway notices that it was away.
 TELL_ONCE_MORE_S = 3.0
+# A leader that missed this gateway's heartbeats, and nobody else's, took it for gone without its noticing. Well below
+# the minute for which a request goes on unread.
+TELL_EVERY_S = 15.0
 
 
 class Presence:
@@ -39,6 +42,7 @@ class Presence:
         """Begin to beat."""
         self._bus.reconnect_hooks.append(self._on_reconnect)
         self._beat_at = time.monotonic()
+        self._tell_again_at = self._beat_at + TELL_EVERY_S
         self._beat()
 
     async def stop(self, timeout_s: float) -> None:
@@ -98,7 +102,7 @@ class Presence:
         self._beat_at = now
         self._bus.publish(subjects.GATEWAY_HEARTBEAT, encode(GatewayHeartbeat(gateway=self._bus.name)))
         if now >= self._tell_again_at:
-            self._tell_again_at = float("inf")
+            self._tell_again_at = now + TELL_EVERY_S
             self._readership.tell_again()
         self._readership.forget_left(now)
         self._tell()

@@ -30,7 +30,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     stored a second time, under an id that the log does not remember. shared_prefixes: share of prompts that begin as
     others do. fencing: False is the negative control. limit_s: when to give up."""
 
-    num_requests: int = 24
+    num_requests: int = 20
     asked_within_s: float = 8.0
     faults: tuple[str, ...] = ALL_FAULTS
     num_faults: int = 8
@@ -78,7 +78,7 @@ def draw_request(number: int, scenario: Scenario, draw: random.Random, now_ns: i
         model_version="1",
         prompt_token_ids=pack_tokens(prompt),
         sampling=Sampling(
-            max_tokens=draw.randint(1, 40),
+            max_tokens=draw.randint(1, 36),
             n=draw.choice([1, 1, 1, 2]),
             stop=("ab",) if draw.random() < 0.3 else (),
             eos_token_ids=(LETTERS[-1],) if draw.random() < 0.3 else (),

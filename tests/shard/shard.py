@@ -239,7 +239,8 @@ class Shard:
             self.world.run(moment)
             self.revive()
             self._keep_ledger()
-        self.world.run(max(moment, self.world.disturbed_until) + SETTLE_S)
+        self.world.run(max(moment, QUIET_FROM_S))
+        self.world.run(max(self.world.now, self.world.disturbed_until) + SETTLE_S)
         self._keep_ledger()
         return self
 

@@ -20,6 +20,7 @@ TICK_S = 0.1
 HEARTBEAT_S = 0.25
 LATE_S = 1.0
 TELL_ONCE_MORE_S = 3.0
+TELL_EVERY_S = 15.0
 EARLY_ATTACH_S = 3.0
 SHARD = "s0"
 
@@ -89,7 +90,7 @@ class SimGateway(Storing):
         self._readership = Readership()
         self._num_notices = 0
         self._beat_at = self.world.now
-        self._tell_again_at = float("inf")
+        self._tell_again_at = self.world.now + TELL_EVERY_S
         self.every(TICK_S, self._tick)
         self.every(HEARTBEAT_S, self._beat)
 
@@ -103,7 +104,7 @@ class SimGateway(Storing):
         for scheduler in self.shard.schedulers:
             self.world.send(self, scheduler, scheduler.on_gateway, heartbeat)
         if now >= self._tell_again_at:
-            self._tell_again_at = float("inf")
+            self._tell_again_at = now + TELL_EVERY_S
             self._readership.tell_again()
         self._readership.forget_left(now)
         self._tell()

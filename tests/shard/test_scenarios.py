@@ -57,6 +57,22 @@ def test_i1_a_kept_request_that_nobody_reads_ends_when_its_time_is_over() -> Non
     assert given_up >= 3
 
 
+def test_a_request_that_is_read_is_kept_although_the_leader_missed_its_gateway() -> None:
+    """Heartbeats of one gateway do not reach the leader for longer than its patience, and the gateway cannot know."""
+    scenario = Scenario(
+        faults=("cut-edge",), num_faults=80, num_requests=8, asked_within_s=1.0, step_s=3.0, leaving=0.0, limit_s=200.0
+    )
+    missed = outlived = 0
+    for shard in runs(scenario, 6):
+        missed += sum(state.sequences[0].message == GATEWAY_GONE for state in requests(shard))
+        for client in shard.clients:
+            state = shard.ledger.all_requests()[client.request_id]
+            if client.request.keep_s == 60.0:
+                assert state.sequences[0].message != NOBODY_READS
+                outlived += shard.ended_at[client.request_id] > 70.0
+    assert missed and outlived
+
+
 def test_rule_12_a_repeated_request_is_served_once() -> None:
     for shard in runs(Scenario(repeats=0.5, num_faults=2)):
         assert shard.ledger.counts["request_repeated"] >= 5

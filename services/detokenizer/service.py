@@ -96,7 +96,7 @@ class DetokenizerService:
             "readers": len(self.desk.attachments),
             "log": {"live": self._tail.live, "folded": self.fold.seq},
         }
-        return Health(self._tail.live, details)
+        return Health(self._tail.live, details, [] if self._tail.live else ["log"])
 
     def _tick(self, *, prune: bool) -> None:
         now = self._loop.time()

@@ -130,7 +130,7 @@ class SchedulerService:
         }
         if leader is not None:
             details["workers"] = {name: link.state.value for name, link in leader.links.items()}
-        return Health(self._tail.live, details)
+        return Health(self._tail.live, details, [] if self._tail.live else ["log"])
 
     def _may_stop(self) -> bool:
         """A standby may go at any time; a leader once a standby has taken over, it can plan nothing more, or its time

@@ -54,11 +54,12 @@ _decode_ack = msgspec.json.Decoder(_PubAck).decode
 
 async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
-    host.health = lambda: Health(False, {"state": "loading", "model": config.model})
+    host.health = lambda: Health(False, {"state": "loading", "model": config.model}, ["model"])
     engine = await host.unless_stopping(run_in_native_thread(load_engine, config))
     if engine is None:
         return
-    host.health = lambda: Health(False, {"state": "warming up", "model": engine.model, "device": engine.device})
+    warming: dict[str, object] = {"state": "warming up", "model": engine.model, "device": engine.device}
+    host.health = lambda: Health(False, warming, ["model"])
     # Only from here: importing large libraries may keep the GIL for long.
     watching = asyncio.create_task(keep_watch(config.loop_stuck_s))
     try:
@@ -377,5 +378,9 @@ class Worker:
             "log": self.window.refusal or "ok",
             "frames_outstanding": self.window.num_outstanding,
         }
-        is_well = self.window.refusal is None and not self._failed.done()
-        return Health(is_well and state == "serving", details)
+        lacks = [
+            *(["log"] if self.window.refusal is not None else []),
+            *(["engine"] if is_stuck or self._failed.done() else []),
+            *(["scheduler"] if self.queue.epoch == 0 or self._opening else []),
+        ]
+        return Health(not lacks, details, lacks)

@@ -178,10 +178,13 @@ class SchedulerService:
             if now - beat >= HEARTBEAT_S:
                 beat = now
                 self._send_heartbeat()
-            if len(self.fold.worker_fences) > MAX_WORKER_FENCES:
-                await self._begin_new_term()
-                continue
+                # with heartbeats, not ticks: where the log refuses the fence, the leader goes on leading in between
+                if len(self.fold.worker_fences) > MAX_WORKER_FENCES:
+                    await self._begin_new_term()
+                    continue
             self.leader.tick(now, time.time_ns())
+        if self.leader is not None:
+            self._send_heartbeat()  # it says leaving: a standby need not wait for the silence
 
     async def _begin_new_term(self) -> None:
         """Take over from itself: every fold forgets its workers' fences with a take-over, and with nothing else, since

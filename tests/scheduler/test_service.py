@@ -7,11 +7,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from prometheus_client.registry import REGISTRY
 
 from services.scheduler import service as scheduler_service
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.core import leadership
 from services.scheduler.service import MAX_WORKER_FENCES, SchedulerService
 from shared import subjects
 from shared.bus.client import Bus
@@ -30,21 +32,29 @@ EXIT_LIMIT_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def leading(server: NatsServer) -> AsyncIterator[SchedulerService]:
-    """A scheduler in this process that leads."""
+async def serving(server: NatsServer) -> AsyncIterator[SchedulerService]:
+    """A scheduler in this process."""
     config = SchedulerConfig(nats=server.url)
     host = ServiceHost("scheduler", config)
     host.bus = await Bus.connect(server.url, host.name)
     service = SchedulerService(host, config, await NatsLog.open(host.bus, config.shard))
-    serving = asyncio.create_task(service.run())
+    running = asyncio.create_task(service.run())
     try:
-        await until(lambda: service.leader is not None or serving.done(), "leadership")
+        await until(lambda: service.tail_live or running.done(), "the log")
         yield service
     finally:
         host.stopping.set()
-        await asyncio.wait_for(serving, EXIT_LIMIT_S)
+        await asyncio.wait_for(running, EXIT_LIMIT_S)
         await host.bus.close()
         REGISTRY.unregister(service._metrics)
+
+
+@contextlib.asynccontextmanager
+async def leading(server: NatsServer) -> AsyncIterator[SchedulerService]:
+    """A scheduler in this process that leads."""
+    async with serving(server) as service:
+        await until(lambda: service.leader is not None, "leadership")
+        yield service
 
 
 async def test_fenced_workers_are_forgotten_by_a_take_over_from_oneself(nats_server: NatsServer) -> None:
@@ -92,25 +102,59 @@ async def beat(bus: Bus, gateway: str) -> None:
         await asyncio.sleep(scheduler_service.HEARTBEAT_S)
 
 
+async def test_an_idle_leader_that_goes_leaves_no_gap(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nothing to wait for; its last heartbeat offers the lead, so that nobody waits for its silence."""
+    heard, log = await hear_leaders(nats_server), tmp_path / "log"
+    process = start([sys.executable, "-m", "services.scheduler", "--nats", nats_server.url], log)
+    try:
+        await until(lambda: heard.beats, "leadership")
+        monkeypatch.setattr(leadership, "LEADER_SILENCE_S", float("inf"))
+        async with serving(nats_server) as standby:
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, log.read_text()
+            await until(lambda: standby.leader is not None, "the hand-over")
+    finally:
+        await heard.bus.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+class Leaders:
+    """Who hears the heartbeats of leaders."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.beats: list[LeaderHeartbeat] = []
+
+
+async def hear_leaders(server: NatsServer) -> Leaders:
+    heard = Leaders(await Bus.connect(server.url, "test-1"))
+    decode = decoder(LeaderHeartbeat)
+    await heard.bus.subscribe(
+        subjects.leader_heartbeat("s0"), lambda _s, _r, data, _h: heard.beats.append(decode(data))
+    )
+    return heard
+
+
 async def test_a_leader_that_is_told_to_stop_while_the_log_is_away_exits_0(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     options = ("--nats", nats_server.url, "--drain-timeout-s", "10", "--log-format", "json")
     log = tmp_path / "log"
     process = start([sys.executable, "-m", "services.scheduler", *options], log)
-    bus = await Bus.connect(nats_server.url, "test-1")
+    heard = await hear_leaders(nats_server)
     try:
-        leaders: list[LeaderHeartbeat] = []
-        decode = decoder(LeaderHeartbeat)
-        await bus.subscribe(subjects.leader_heartbeat("s0"), lambda _s, _r, data, _h: leaders.append(decode(data)))
-        await until(lambda: leaders, "leadership")
-        await (await NatsLog.find(bus, "s0")).append("req", encode(request(RID)), RID)
-        await until(lambda: leaders[-1].load.num_queued_reqs == 1, "the request")
+        await until(lambda: heard.beats, "leadership")
+        await (await NatsLog.find(heard.bus, "s0")).append("req", encode(request(RID)), RID)
+        await until(lambda: heard.beats[-1].load.num_queued_reqs == 1, "the request")
         await asyncio.to_thread(nats_server.kill)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, log.read_text()
     finally:
-        await bus.close()
+        await heard.bus.close()
         if process.poll() is None:
             process.kill()
             process.wait()

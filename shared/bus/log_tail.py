@@ -9,7 +9,9 @@ keeps its connections open, and in a cluster another one takes over.
 import asyncio
 import logging
 import re
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import nats.errors
 from nats.js import JetStreamContext, api
@@ -100,8 +102,8 @@ class NatsTail:
     async def start(self) -> None:
         """See Tail.start. Raises LogLost."""
         await self._reset_until_done()
-        self._keeper = asyncio.create_task(self._keep())
-        self._watcher = asyncio.create_task(self._watch())
+        self._keeper = asyncio.create_task(self._or_die(self._keep()))
+        self._watcher = asyncio.create_task(self._or_die(self._watch()))
         self._bus.reconnect_hooks.append(self.request_reset)
         await self._caught_up.wait()
 
@@ -122,16 +124,21 @@ class NatsTail:
         self._generation += 1
         self._wanted.set()
 
-    async def _keep(self) -> None:
-        """Reset whenever it is wanted, until it succeeds."""
+    async def _or_die(self, task: Coroutine[Any, Any, None]) -> None:
+        """Without either of its tasks the fold would stand still some day, and nobody would know why."""
         try:
-            while True:
-                await self._wanted.wait()
-                await self._reset_until_done()
-        except Exception as error:  # without this task the fold would stand still, and nobody would know why
+            await task
+        except Exception as error:
             self._bus.fatal(error)
 
+    async def _keep(self) -> None:
+        """Reset whenever it is wanted, until it succeeds."""
+        while True:
+            await self._wanted.wait()
+            await self._reset_until_done()
+
     async def _watch(self) -> None:
+        """Notice silence, the log's and the server's."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.bus import log_tail
 from shared.bus.client import Bus
 from shared.bus.log_tail import LogLost, NatsTail
 from shared.bus.nats_log import NatsLog
@@ -90,19 +91,24 @@ async def test_rule_11_a_deleted_log_ends_the_process_that_folded_it(nats_server
     await other.close()
 
 
+@pytest.mark.parametrize("task", ["resets", "watch"])
 async def test_an_error_within_the_tail_ends_the_process(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     """Whatever it is: a fold that stands still unnoticed is worse than a new start."""
     bus, _, _, tail = await opened(nats_server)
     fatal = list[BaseException]()
     bus.fatal = fatal.append
 
-    async def fail() -> None:
+    async def fail(*_: object) -> None:
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr(tail, "_reset_consumer", fail)
-    tail.request_reset()
+    if task == "resets":
+        monkeypatch.setattr(tail, "_reset_consumer", fail)
+        tail.request_reset()
+    else:
+        monkeypatch.setattr(bus, "probe", fail)
+        monkeypatch.setattr(log_tail, "SILENCE_S", float("-inf"))
     await until(lambda: fatal, "the end")
     assert isinstance(fatal[0], ValueError)
     await tail.stop()

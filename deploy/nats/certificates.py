@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -70,6 +71,15 @@ def hosts_of(certificate: bytes) -> set[str]:
     except x509.ExtensionNotFound:
         return set()
     return {str(each.value) for each in extension.value}
+
+
+def is_issued_by(certificate: bytes, authority: bytes) -> bool:
+    """Whether the authority (both PEM) has signed this certificate."""
+    try:
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

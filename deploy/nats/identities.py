@@ -19,7 +19,7 @@ from pathlib import Path
 import nkeys
 
 from deploy.nats.authorization import TlsFiles
-from deploy.nats.certificates import Pair, hosts_of, issue, make_authority
+from deploy.nats.certificates import Pair, hosts_of, is_issued_by, issue, make_authority
 from deploy.nats.permissions import ROLES
 
 AUTHORITY = "ca"
@@ -40,7 +40,7 @@ class Identities:
         for role in roles:
             if not self.seed_file(role).exists():
                 _write_secret(self.seed_file(role), make_seed())
-            if not self._has_pair(role):
+            if not self._is_certified(role, AUTHORITY):
                 self._write_pair(role, issue(self._pair(AUTHORITY), f"tokenbus {role}"))
 
     def make_server(self, name: str, hosts: Sequence[str]) -> None:
@@ -96,15 +96,20 @@ class Identities:
         }
 
     def _make_authority(self, name: str) -> None:
-        if not self._has_pair(name):
+        """An authority whose key is kept elsewhere stays: it is missed only where something is to be signed."""
+        if not self.certificate(name).exists():
             self._write_pair(name, make_authority(f"Tokenbus {name}"))
 
     def _make_server(self, name: str, hosts: Sequence[str], authority: str) -> None:
-        if not self._has_pair(name) or not set(hosts) <= hosts_of(self.certificate(name).read_bytes()):
+        is_good = self._is_certified(name, authority) and set(hosts) <= hosts_of(self.certificate(name).read_bytes())
+        if not is_good:
             self._write_pair(name, issue(self._pair(authority), name, hosts))
 
-    def _has_pair(self, name: str) -> bool:
-        return self.certificate(name).exists() and self.key(name).exists()
+    def _is_certified(self, name: str, authority: str) -> bool:
+        """Whether there is a pair, from the authority that there is now."""
+        if not (self.certificate(name).exists() and self.key(name).exists()):
+            return False
+        return is_issued_by(self.certificate(name).read_bytes(), self.certificate(authority).read_bytes())
 
     def _pair(self, name: str) -> Pair:
         return Pair(self.certificate(name).read_bytes(), self.key(name).read_bytes())

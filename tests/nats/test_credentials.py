@@ -10,7 +10,7 @@ import nkeys
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from deploy.nats.certificates import issue, make_authority
+from deploy.nats.certificates import is_issued_by, issue, make_authority
 from deploy.nats.identities import Identities, make_seed
 from deploy.nats.permissions import ROLES
 from shared.bus.credentials import CredentialsError, read_credentials
@@ -52,6 +52,32 @@ def test_what_is_there_stays(identities: Identities) -> None:
     assert {path: path.read_bytes() for path in identities.root.iterdir()} == before
     identities.make_server("nats-server", ["localhost", "127.0.0.1", "nats.example"])
     assert identities.certificate("nats-server").read_bytes() != before[identities.certificate("nats-server")]
+
+
+def test_an_authority_whose_key_is_kept_elsewhere_stays(tmp_path: Path) -> None:
+    """A new one in its place would lock out all that the old one has signed."""
+    made = Identities(tmp_path)
+    made.make(["worker"])
+    made.key("ca").unlink()
+    before = made.authority.read_bytes()
+    made.make(["worker"])
+    assert made.authority.read_bytes() == before
+    with pytest.raises(FileNotFoundError, match=r"ca\.key"):
+        made.make(["worker", "gateway"])
+
+
+def test_a_new_authority_signs_everything_anew(tmp_path: Path) -> None:
+    made = Identities(tmp_path)
+    made.make(["worker"])
+    made.make_server("nats-server", ["localhost"])
+    before = {name: made.certificate(name).read_bytes() for name in ("worker", "nats-server")}
+    made.authority.unlink()
+    made.make(["worker"])
+    made.make_server("nats-server", ["localhost"])
+    for name, certificate in before.items():
+        assert made.certificate(name).read_bytes() != certificate
+        assert is_issued_by(made.certificate(name).read_bytes(), made.authority.read_bytes())
+        assert not is_issued_by(certificate, made.authority.read_bytes())
 
 
 SEED, CA, CERT, KEY = "nats_nkey_seed_file", "nats_ca_file", "nats_cert_file", "nats_key_file"

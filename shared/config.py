@@ -21,6 +21,7 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 _NATS_URL = r"(nats|tls)://([^@/,\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?"
 NATS_URL_PATTERN = rf"^{_NATS_URL}(,{_NATS_URL})*$"
+SHARD_PATTERN = "^[A-Za-z0-9_-]{1,32}$"  # part of subjects and of stream names
 NATS_URL_EXPECTS = {"expects": "a URL such as nats://127.0.0.1:4222, or several of one cluster with commas between"}
 
 
@@ -60,7 +61,7 @@ class ServiceConfig(NatsIdentity, kw_only=True, frozen=True, forbid_unknown_fiel
         ),
     ] = "nats://127.0.0.1:4222"
     shard: Annotated[
-        str, msgspec.Meta(description="shard (log) that this service belongs to", pattern="^[A-Za-z0-9_-]{1,32}$")
+        str, msgspec.Meta(description="shard (log) that this service belongs to", pattern=SHARD_PATTERN)
     ] = "s0"
     name: Annotated[str, msgspec.Meta(description="label of this instance in logs and NATS metadata")] = ""
     log_level: Annotated[

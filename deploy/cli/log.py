@@ -11,7 +11,7 @@ from deploy.cli.nats_access import NatsAccess, find_access
 from shared.bus.client import Bus
 from shared.bus.credentials import Credentials, CredentialsError
 from shared.bus.nats_log import NatsLog
-from shared.config import ConfigError, build, fail, make_parser, read_options, without_password
+from shared.config import SHARD_PATTERN, ConfigError, build, fail, make_parser, read_options, without_password
 from shared.log.port import LogUnavailable
 from shared.log.verify import Report, verify
 
@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 10.0
 class LogConfig(NatsAccess, kw_only=True, frozen=True):
     """Which log, and how it is reported."""
 
-    shard: Annotated[str, msgspec.Meta(description="shard whose log it is", pattern="^[A-Za-z0-9_-]{1,32}$")] = "s0"
+    shard: Annotated[str, msgspec.Meta(description="shard whose log it is", pattern=SHARD_PATTERN)] = "s0"
     json: Annotated[bool, msgspec.Meta(description="print one JSON object, with the token ids of each request")] = False
 
 

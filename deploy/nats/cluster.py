@@ -22,7 +22,7 @@ from deploy.nats.authorization import ServerSecurity, TlsFiles
 from deploy.nats.identities import Identities
 from deploy.nats.permissions import DEFAULT_SHARDS, ROLES
 from deploy.node.nats_server import ClusterOptions, NatsServerOptions, command, config_text, wait_ready
-from shared.config import ConfigError, build, fail, make_parser, read_options
+from shared.config import SHARD_PATTERN, ConfigError, build, fail, make_parser, read_options
 
 PROG = "python -m deploy.nats.cluster"
 CLIENT_PORT = 4222
@@ -45,7 +45,10 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         ),
     ] = ("a=127.0.0.1:4222:6222", "b=127.0.0.1:4223:6223", "c=127.0.0.1:4224:6224")
     shards: Annotated[
-        tuple[str, ...], msgspec.Meta(description="shards whose logs the servers store", min_length=1)
+        tuple[Annotated[str, msgspec.Meta(pattern=SHARD_PATTERN)], ...],
+        msgspec.Meta(
+            description="shards whose logs the servers store", min_length=1, extra={"expects": "names such as s0 s1"}
+        ),
     ] = DEFAULT_SHARDS
     install_dir: Annotated[
         str, msgspec.Meta(description="where a node's folder will lie on its machine; none: where it is written")
@@ -130,23 +133,27 @@ def _write_node(config: ClusterConfig, node: ClusterNode, nodes: list[ClusterNod
 
 def _copy(files: TlsFiles, folder: Path, home: Path, label: str) -> TlsFiles:
     """Put the files into the node's folder; their paths as the node will see them."""
-    (folder / "tls").mkdir(parents=True, exist_ok=True)
+    (folder / "tls").mkdir(mode=0o700, parents=True, exist_ok=True)  # a copy gets its mode after its contents
     names = {"ca_file": f"{label}-ca.pem", "cert_file": f"{label}.pem", "key_file": f"{label}.key"}
     for field, name in names.items():
-        shutil.copy(getattr(files, field), folder / "tls" / name)  # with its mode
+        shutil.copy(getattr(files, field), folder / "tls" / name)
     return msgspec.convert({field: home / "tls" / name for field, name in names.items()}, TlsFiles)
 
 
 def _run(nodes: list[ClusterNode]) -> int:
-    """All servers until SIGTERM or Ctrl-C, or until one ends."""
+    """All servers until SIGTERM or Ctrl-C, also if some die; 1 if all have, or if one does not get ready."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     servers = [subprocess.Popen(command(node.config), stdin=subprocess.DEVNULL) for node in nodes]
     try:
-        if all(wait_ready(node.host, node.port, READY_S) for node in nodes):
-            sys.stdout.write(f"The cluster is ready: {urls(nodes)}\n")
-            sys.stdout.flush()
-        return servers[0].wait()
+        if not all(wait_ready(node.host, node.port, READY_S) for node in nodes):
+            sys.stderr.write(f"{PROG}: not all servers got ready within {READY_S:g} s\n")
+            return 1
+        sys.stdout.write(f"The cluster is ready: {urls(nodes)}\n")
+        sys.stdout.flush()
+        for server in servers:
+            server.wait()
+        return 1
     except KeyboardInterrupt:
         return 0
     finally:

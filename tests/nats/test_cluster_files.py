@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.nats.cluster import main
 from deploy.nats.table import permission_table
-from deploy.node.nats_server import find_binary
+from deploy.node.nats_server import find_binary, free_port, wait_ready
 
 ROOT = Path(__file__).parents[2]
+END_S = 30.0
 NODES = ["--nodes", "a=10.0.0.1", "b=nats-b.example:4333", "c=10.0.0.3:4333:6333"]
 
 
@@ -27,6 +29,7 @@ def test_each_node_gets_a_folder_of_its_own(tmp_path: Path, capsys: pytest.Captu
         assert {path.name for path in (folder / "tls").iterdir()} == {
             f"{kind}{end}" for kind in ("server", "route") for end in ("-ca.pem", ".pem", ".key")
         }
+        assert stat.S_IMODE((folder / "tls").stat().st_mode) == 0o700
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (folder / "tls").glob("*.key"))
         assert not list(folder.rglob("*.seed")) and not list(folder.rglob("ca.key"))
     assert "credentials" in capsys.readouterr().out
@@ -46,6 +49,37 @@ def test_keys_stay_when_a_node_is_added(tmp_path: Path) -> None:
     main(["--dir", str(tmp_path), *NODES, "d=10.0.0.4"])
     assert {path: path.read_bytes() for path in before} == before
     assert "10.0.0.4:6222" in (tmp_path / "a" / "nats-server.conf").read_text()
+
+
+def test_a_cluster_on_one_machine_outlives_one_of_its_servers_and_ends_with_its_command(tmp_path: Path) -> None:
+    ports = {name: free_port() for name in "abc"}
+    nodes = [f"{name}=127.0.0.1:{port}:{free_port()}" for name, port in ports.items()]
+    command = [sys.executable, "-m", "deploy.nats.cluster", "--dir", str(tmp_path), "--run", "--nodes", *nodes]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline().startswith(b"The cluster is ready"), (tmp_path / "log").read_text()
+            first, *others = servers = psutil.Process(running.pid).children()
+            assert len(others) == 2
+            first.kill()
+            psutil.wait_procs([first], END_S)
+            assert not first.is_running() and running.poll() is None
+            assert wait_ready("127.0.0.1", ports["b"], END_S)
+            running.terminate()
+            assert running.wait(END_S) == 0
+            assert not any(server.is_running() for server in servers)
+        finally:
+            running.terminate()
+
+
+@pytest.mark.parametrize("shard", ["*", "a.b", ""])
+def test_a_shard_that_is_more_than_a_name_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shard: str
+) -> None:
+    """It would give every role more than its own."""
+    with pytest.raises(SystemExit):
+        main(["--dir", str(tmp_path), "--shards", "s0", shard])
+    assert "--shards" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("nodes", [["a"], ["a=x", "a b=y"], ["a=x:1:2:3"], ["a=x", "a=y"]])

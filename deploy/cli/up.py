@@ -8,7 +8,7 @@ from rich.console import Console
 from deploy.cli.errors import one_line
 from deploy.cli.running import START_ERRORS, PreparedNode, prepared_node, running_node
 from deploy.node.config import node_config
-from shared.config import ConfigError, build, fail, make_parser, read_options
+from shared.config import ConfigError, build, fail, make_parser, read_options, without_password
 
 PROG = "tokenbus up"
 DESCRIPTION = "Run nats-server and all services on this machine as separate processes, and keep them running."
@@ -37,7 +37,7 @@ async def _serve_until_stopped(prepared: PreparedNode, console: Console) -> int:
         if not stopping.is_set():
             console.print(f"Tokenbus serves {', '.join(prepared.served_names)}", style="bold", markup=False)
             console.print(f"  HTTP  {prepared.http_url}/v1", markup=False)
-            console.print(f"  NATS  {prepared.nats_url}", markup=False)
+            console.print(f"  NATS  {without_password(prepared.nats_url)}", markup=False)
             if prepared.config.secure:
                 console.print(f"  keys  {prepared.folder.credentials}", markup=False)
             console.print(f"  logs  {prepared.folder.root / 'logs'}", markup=False)

@@ -1,4 +1,4 @@
-"""The data folder of a node: one `tokenbus up` at a time owns it.
+"""The data folder of a node: one `tokenbus up` at a time owns it, and only its owner may look into it.
 
 logs/<process>.log      output of each process; the previous run's is <process>.log.1
 pids/<process>.pid      process id, as long as it runs
@@ -32,7 +32,12 @@ class DataFolder:
         self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
-        """Make the folders and take the lock. Raises FolderInUse, OSError."""
+        """Make the folders and take the lock. Raises FolderInUse, OSError.
+
+        What is in them is for the owner alone: prompts, answers, a password in nats.url. A root that is there already
+        keeps the mode that somebody gave it.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("logs", "pids", "config", "nats"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         lock = (self.root / "lock").open("ab")

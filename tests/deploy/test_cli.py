@@ -107,12 +107,12 @@ def test_up_says_which_address_is_wrong(
     assert error.count("\n") == 1
 
 
-def test_up_says_that_nats_is_not_there(
+def test_up_says_that_nats_is_not_there_and_quotes_no_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], server: ThreadingHTTPServer
 ) -> None:
-    url = "nats://127.0.0.1:1"
+    url, shown = "nats://user:secret@127.0.0.1:1", "nats://127.0.0.1:1"
     assert cli.main(["up", "--port", "0", "--nats", url, "--data-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"tokenbus up: --nats {url}: no NATS server with JetStream answers there\n"
+    assert capsys.readouterr().err == f"tokenbus up: --nats {shown}: no NATS server with JetStream answers there\n"
 
 
 class Answer(BaseHTTPRequestHandler):

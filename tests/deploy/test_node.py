@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -175,6 +176,16 @@ async def test_death_of_the_node_leaves_no_process(number: int, tmp_path: Path) 
     node.send_signal(number)
     await node.wait()
     assert await asyncio.to_thread(wait_until_gone, pids) == []
+
+
+def test_a_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        if name == "there":
+            (tmp_path / name).mkdir(mode)
+        data = DataFolder(tmp_path / name)
+        data.open()
+        assert stat.S_IMODE(data.root.stat().st_mode) == mode
+        data.close()
 
 
 def test_a_folder_serves_one_node_at_a_time(folder: DataFolder) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.origin import fingerprint, origin_of, read_origin, shape_of
+from services.gateway.core.origin import Origin, fingerprint, origin_of, read_origin, shape_of
 from services.gateway.core.shape import AnswerShape
 from services.tokenizer.core.prepare import MAX_ORIGIN_BYTES
+from shared.messages.codec import encode
 from shared.messages.control import Described
 from shared.params import validate_params
 
@@ -57,6 +58,13 @@ def test_a_request_straight_from_nats_is_a_completion(origin: bytes) -> None:
     )
     shape = shape_of(read_origin(described), described, RID)
     assert shape == AnswerShape(id=f"cmpl-{RID}", chat=False, created=5, model="m", n=2, stream=True, has_logprobs=True)
+
+
+@pytest.mark.parametrize("forged", [{"num_prompts": 10**9}, {"num_prompts": 0}, {"index": -1}, {"index": 128}])
+def test_an_origin_that_no_gateway_wrote_makes_nobody_look_for_a_billion_prompts(forged: dict[str, int]) -> None:
+    origin = encode(Origin(chat=True, model="m", created=1, **forged))
+    assert read_origin(Described(detokenizer="d", found=True, model="m", origin=origin)).num_prompts == 1
+    assert not read_origin(Described(detokenizer="d", found=True, model="m", origin=origin)).chat
 
 
 def test_a_later_origin_is_read_too() -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from shared.messages.control import Described
 from shared.params import Params
 
 ORIGIN_VERSION = 1
+MAX_PROMPTS = 128
 NS_PER_S = 10**9
 
 _encode_body = msgspec.json.Encoder(order="deterministic").encode
@@ -21,15 +22,16 @@ class Origin(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """One prompt of an HTTP request. Fields are only ever appended, with defaults.
 
     model: as answers call it. index: of this prompt, of num_prompts. fingerprint: of the body, where the request can be
-    asked for again by an idempotency key; else empty.
+    asked for again by an idempotency key; else empty. What is read may come from anybody who can ask over NATS: the
+    bounds hold for what a gateway looks up because of it.
     """
 
     v: int = ORIGIN_VERSION
     chat: bool
     model: str
     created: int
-    index: int = 0
-    num_prompts: int = 1
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PROMPTS)] = 0
+    num_prompts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PROMPTS)] = 1
     has_logprobs: bool = False
     return_token_ids: bool = False
     include_usage: bool = False

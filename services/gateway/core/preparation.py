@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.origin import derived_id, fingerprint, origin_of
+from services.gateway.core.origin import MAX_PROMPTS, derived_id, fingerprint, origin_of
 from services.gateway.core.request_headers import Wishes
 from services.gateway.core.shape import AnswerShape, answer_id
 from shared.errors import context_length_exceeded, invalid
@@ -16,7 +16,7 @@ from shared.params import Params, validate_messages, validate_params, validate_p
 from shared.params.fields import wrong
 from shared.params.request import IGNORED
 
-MAX_CHOICES = 128
+MAX_CHOICES = MAX_PROMPTS  # of all prompts together
 # How the answer is sent and what stands in fields of its own; the rest of the body goes to the tokenizers.
 KEPT_HERE = frozenset({"cache_salt", "messages", "model", "priority", "prompt", "stream", "stream_options", "user"})
 

@@ -36,7 +36,7 @@ from shared.params import validate_params
 from shared.reading.hub import StreamHub
 from shared.reading.outcome import failure
 from shared.reading.stream import Stream
-from shared.reading.submission import fix_defaults, submit
+from shared.reading.submission import NotStored, fix_defaults, submit
 
 DEFAULT_SHARD = "s0"
 DEADLINE_S = 600.0
@@ -192,8 +192,8 @@ class TokenbusClient:
                 async for event in events:
                     yield event
             is_finished = True
-        except RequestError as error:
-            is_finished = error.status < 500
+        except NotStored:
+            is_finished = True
             raise
         finally:
             if not is_finished:

@@ -3,10 +3,9 @@
 import asyncio
 
 from services.gateway.pipeline import Pipeline
-from shared.errors import RequestError
 from shared.messages.pipeline import Accepted, GenerateRequest
 from shared.reading.stream import OnDelta, Stream
-from shared.reading.submission import submit
+from shared.reading.submission import NotStored, submit
 
 # A detokenizer tells the reader of a request that it has not folded within 5 s that there is none.
 EARLY_ATTACH_S = 3.0
@@ -34,8 +33,8 @@ class PromptRequest:
         too_early = asyncio.get_running_loop().call_later(EARLY_ATTACH_S, hub.detach, stream)
         try:
             accepted = await submit(self._pipeline.bus, self._request)
-        except RequestError as error:
-            self._may_run = error.status >= 500
+        except NotStored:
+            self._may_run = False
             raise
         finally:
             too_early.cancel()

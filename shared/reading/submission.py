@@ -10,9 +10,10 @@ import msgspec
 from shared import subjects
 from shared.bus.client import Bus
 from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
-from shared.errors import RequestError, invalid, server_error, too_large, unavailable
+from shared.errors import RequestError, server_error, too_large, unavailable
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.pipeline import Accepted, GenerateRequest, Refused
+from shared.queue_limits import QUEUE_FULL
 
 RETRY_HORIZON_S = 60.0
 ATTEMPT_TIMEOUT_S = 1.0
@@ -21,7 +22,14 @@ NO_TOKENIZER_LIMIT_S = 5.0
 WAIT_S = 0.05
 MAX_WAIT_S = 0.5
 
+# What a tokenizer refuses with these was judged before it went to the log; so was whatever is wrong in itself (4xx).
+_JUDGED_BEFORE = frozenset({QUEUE_FULL, "too_many_requests", "no_scheduler", "starting", "no_worker"})
+
 _decode_reply: Callable[[bytes], Accepted | Refused] = decoder(Accepted | Refused)
+
+
+class NotStored(RequestError):
+    """A refusal of a request that this sending has certainly not put into the log."""
 
 
 def new_request_id() -> str:
@@ -44,39 +52,48 @@ async def submit(bus: Bus, request: GenerateRequest) -> Accepted:
 
     request must have been through fix_defaults. Raises RequestError: the tokenizer's refusal, 413 for a request that
     no message can carry, 503 when no tokenizer listens for NO_TOKENIZER_LIMIT_S or none answers within the deadline
-    (at most RETRY_HORIZON_S). After a 503 the request may have been accepted all the same: cancel it.
+    (at most RETRY_HORIZON_S). Unless the error is a NotStored the request may be in the log all the same, as when a
+    tokenizer stored it and died, and the next one refuses it: cancel it then.
     """
     try:
         data = encode(request)
     except OverflowError:
-        raise invalid("The request holds an integer beyond 64 bits.", None) from None
+        raise NotStored("The request holds an integer beyond 64 bits.") from None
     loop = asyncio.get_running_loop()
     until = loop.time() + min(RETRY_HORIZON_S, request.deadline_s)
     heard_at = loop.time()
     timeout_s, wait_s = ATTEMPT_TIMEOUT_S, WAIT_S
+    refusal: type[RequestError] = NotStored
     while True:
         try:
-            return _accepted(await bus.request(subjects.INFER, data, min(timeout_s, max(0.05, until - loop.time()))))
+            reply = await bus.request(subjects.INFER, data, min(timeout_s, max(0.05, until - loop.time())))
+            return _accepted(reply, refusal)
         except PayloadTooLarge as error:
             message = f"The request has {error.size} bytes when packed; at most {error.limit} are accepted."
-            raise too_large(message) from error
+            raise refusal.from_refused(too_large(message).refused()) from error
         except TimeoutError:
+            refusal = RequestError  # whatever the next attempt is told, this one may have been stored
             heard_at = loop.time()
             timeout_s = min(2 * timeout_s, MAX_ATTEMPT_TIMEOUT_S)
         except (NoResponders, NotConnected) as error:
+            if isinstance(error, NotConnected):
+                refusal = RequestError  # the connection may have broken with the request on its way
             if loop.time() - heard_at >= NO_TOKENIZER_LIMIT_S:
-                raise unavailable("No tokenizer is there to take the request; try again later.") from error
+                absent = unavailable("No tokenizer is there to take the request; try again later.")
+                raise refusal.from_refused(absent.refused()) from error
         if loop.time() >= until:
             raise unavailable("No tokenizer answered in time; try again later.")
         await asyncio.sleep(min(wait_s, max(0.0, until - loop.time())))
         wait_s = min(2 * wait_s, MAX_WAIT_S)
 
 
-def _accepted(data: bytes) -> Accepted:
+def _accepted(data: bytes, refusal: type[RequestError]) -> Accepted:
+    """The acceptance in a reply. refusal: what a refusal is at best, given the attempts before."""
     try:
         reply = _decode_reply(data)
     except WireError as error:
         raise server_error("A tokenizer answered something that cannot be read.") from error
     if isinstance(reply, Refused):
-        raise RequestError.from_refused(reply)
+        is_judged_before = reply.status < 500 or reply.error.code in _JUDGED_BEFORE
+        raise (refusal if is_judged_before else RequestError).from_refused(reply)
     return reply

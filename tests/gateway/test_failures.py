@@ -76,7 +76,25 @@ async def test_no_tokenizer_at_all(running: Running, monkeypatch: pytest.MonkeyP
     await running.stand_in.deafen()
     answer = await running.complete()
     assert answer.status_code == 503
-    await until(lambda: running.stand_in.ends, "a cancel of what may have been accepted")
+    assert running.stand_in.ends == [], "nobody can have taken it"
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_refused_request_is_cancelled_if_an_earlier_attempt_may_have_stored_it(
+    is_stored: bool, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first tokenizer stored it and died before it answered; the next one finds the queue full."""
+    monkeypatch.setattr("shared.reading.submission.ATTEMPT_TIMEOUT_S", 0.2)
+    running.stand_in.ignored_infers = int(is_stored)
+    running.stand_in.script = Script(refusal=unavailable("The queue is full.", code="queue_full"))
+    answer = await running.complete()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_full")
+    refused = running.stand_in.requests[0].request_id
+    if is_stored:
+        await until(lambda: running.stand_in.ends == [refused])
+    else:
+        assert (await running.http.delete(f"/v1/requests/{'d' * 32}")).status_code == 200
+        await until(lambda: running.stand_in.ends == ["d" * 32], "only the end that was asked for")
 
 
 # ---- row 47: the client goes

@@ -106,6 +106,8 @@ class StandIn:
         self.logged: dict[str, GenerateRequest] = {}
         self.forgotten: set[str] = set()
         self.ignored_infers = 0
+        self.refused_prompts: dict[object, RequestError] = {}
+        self.descriptions_left = float("inf")
         self.detokenizer = Detokenizer("detokenizer-1")
         self._scripts: dict[str, Script] = {}
         self._live: dict[int, Attach] = {}
@@ -184,8 +186,10 @@ class StandIn:
             self.ignored_infers -= 1
             return
         script = self.script
-        if script.refusal is not None:
-            self.bus.publish(reply, encode(script.refusal.refused()))
+        prompt = request.prompt if isinstance(request.prompt, str) else None
+        refusal = script.refusal or self.refused_prompts.get(prompt)
+        if refusal is not None:
+            self.bus.publish(reply, encode(refusal.refused()))
             return
         request_id = request.request_id or ""
         self.log(request)
@@ -205,6 +209,9 @@ class StandIn:
         self._scripts.setdefault(request_id, self.script)
 
     def _on_describe(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
+        if self.descriptions_left < 1:
+            return
+        self.descriptions_left -= 1
         describe: Describe = _decode_describe(data)
         request = self.logged.get(describe.request_id)
         if request is None or describe.request_id in self.forgotten:

@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.gateway.core.request_headers import keyed_request_id
-from shared.errors import RequestError
+from shared.errors import RequestError, unavailable
 from tests.gateway.conftest import Running
 from tests.gateway.stand_in import Script, text_of
 from tests.gateway.test_reading_again import ASK, Reader, second
@@ -137,6 +138,36 @@ async def test_a_client_that_goes_before_the_acceptance_finds_its_answer_later(r
     assert len(running.stand_in.requests) == 2, "sent until it was accepted"
     assert (await ask(running)).json()["choices"][0]["text"] == text_of(0, 4)
     assert (running.stand_in.ends, len(running.stand_in.requests)) == ([], 2)
+
+
+async def test_a_client_that_goes_between_acceptance_and_text_leaves_it_to_its_time(running: Running) -> None:
+    """No detokenizer has told of it yet when the client goes: nobody here reads it, and the log must know."""
+    running.stand_in.descriptions_left = 1
+    reader = Reader.asking(running, KEY)
+    await until(lambda: running.stand_in.logged)
+    await reader.leave()
+    request_id = keyed_request_id("", "order-66")
+    await until(lambda: running.stand_in.readers == [(request_id, running.host.name, False)], "left")
+    assert running.stand_in.ends == []
+
+
+async def test_one_prompt_of_several_is_refused_and_the_others_are_left_to_their_time(running: Running) -> None:
+    running.stand_in.refused_prompts["b"] = unavailable("The queue is full.", code="queue_full")
+    answer = await ask(running, prompt=["a", "b", "c"])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_full")
+    stored = {(request_id, running.host.name, False) for request_id in running.stand_in.logged}
+    await until(lambda: set(running.stand_in.readers) == stored, "every prompt that was stored is left")
+    assert len(stored) == 2
+    running.stand_in.refused_prompts.clear()
+    assert (await ask(running, prompt=["a", "b", "c"])).status_code == 200
+
+
+async def test_a_request_under_the_key_with_other_choices_is_another_body(running: Running) -> None:
+    """Whoever may ask over NATS may log anything under an id; more choices than asked for must not end the gateway."""
+    await ask(running)
+    ((request_id, request),) = running.stand_in.logged.items()
+    running.stand_in.logged[request_id] = msgspec.structs.replace(request, params={**request.params, "n": 3})
+    assert (await ask(running)).status_code == 422
 
 
 async def test_a_prompt_that_is_missing_is_sent_by_whoever_comes_next(running: Running) -> None:

@@ -34,6 +34,10 @@ class NodeDisplay:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         self._console.print(f"{process} died ({how}), starting it again {_when(delay_s)}", style="yellow")
 
+    def on_start_failed(self, process: str, reason: str, delay_s: float) -> None:
+        text = f"{process} cannot be started ({reason}), trying again {_when(delay_s)}"
+        self._console.print(text, style="yellow", markup=False)
+
     def on_stopping(self, role: str) -> None:
         if self._status is not None:
             self._status.update(f"Stopping {role}")

@@ -105,7 +105,7 @@ class ControlServer:
                         report=lambda process, stage, pid: client.say(Progress(process, stage, pid)),
                         goes_on=client.is_there,
                     )
-                except* RestartFailed as failures:
+                except* (RestartFailed, OSError) as failures:
                     client.say(Failed("\n".join(str(each) for each in failures.exceptions)))
                 else:
                     client.say(Finished())

@@ -16,7 +16,8 @@ class Keeper:
     """One process of a node. run() is its life; stop() ends it.
 
     child: its run now, None between an end and the next start. status: exit status of the last death (negative: the
-    signal), None before. num_deaths: ends that nobody asked for; num_starts: all starts.
+    signal), None before. start_error: why the last start was none, such as a full disk; "" if it was one. num_deaths:
+    ends that nobody asked for, starts that failed among them; num_starts: all starts.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Keeper:
         self.process = process
         self.child: Child | None = None
         self.status: int | None = None
+        self.start_error = ""
         self.num_deaths = 0
         self.num_starts = 0
         self._folder = folder
@@ -56,12 +58,11 @@ class Keeper:
         try:
             while not self._stopping.is_set():
                 started_s = time.monotonic()
-                if self.child is None:
-                    await self._start()
-                child = await self._until_child_ends()
-                if child is self._asked_to_end or self._stopping.is_set():
-                    continue
-                self.status = child.status
+                if await self._start_if_gone():
+                    child = await self._until_child_ends()
+                    if child is self._asked_to_end or self._stopping.is_set():
+                        continue
+                    self.status = child.status
                 self.num_deaths += 1
                 delay_s = backoff.next_delay(time.monotonic() - started_s)
                 if self._on_death is not None:
@@ -74,7 +75,7 @@ class Keeper:
             self._ended.set()
 
     async def spawn(self) -> Child:
-        """A further start beside the current one; replace_by() puts it in its place."""
+        """A further start beside the current one; replace_by() puts it in its place. Raises OSError."""
         self.num_starts += 1
         child = await Child.spawn(self.process.prepare(), self._folder.log(self.name))
         self._alive = [*(each for each in self._alive if each.status is None), child]
@@ -83,9 +84,10 @@ class Keeper:
         return child
 
     def replace_by(self, child: Child) -> Child | None:
-        """From now on this is the process; the one before, if it lives, is the caller's to stop."""
-        before, self.child = self.child, child
+        """From now on this is the process; the one before, if it lives, is the caller's to stop. OSError: nothing
+        has changed."""
         self._folder.pid_file(self.name).write_text(f"{child.pid}\n", encoding="utf-8")
+        before, self.child = self.child, child
         self._replaced.set()
         return before
 
@@ -106,12 +108,25 @@ class Keeper:
         await self._ended.wait()
         return all(clean)
 
+    async def _start_if_gone(self) -> bool:
+        """Whether there is a child now; otherwise start_error says why not."""
+        self.start_error = ""
+        try:
+            if self.child is None:
+                await self._start()
+        except OSError as error:
+            self.start_error = str(error)
+            return False
+        return True
+
     async def _start(self) -> None:
         child = await self.spawn()
-        if self.child is None:
-            self.replace_by(child)
-        else:  # a replacement got ready meanwhile and has the place
-            child.kill()
+        try:
+            if self.child is None:
+                self.replace_by(child)
+        finally:
+            if self.child is not child:  # it failed, or a replacement got ready meanwhile and has the place
+                child.kill()
 
     async def _until_child_ends(self) -> Child:
         """The current start, once it has ended; replacements are followed."""

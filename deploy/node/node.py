@@ -44,6 +44,9 @@ class Reporter(Protocol):
     def on_death(self, process: str, status: int, delay_s: float) -> None:
         """A process died and is started again after delay_s."""
 
+    def on_start_failed(self, process: str, reason: str, delay_s: float) -> None:
+        """A process could not even be started; that is tried again after delay_s."""
+
     def on_stopping(self, role: str) -> None:
         """The processes of this service are being stopped."""
 
@@ -117,6 +120,8 @@ class Node:
             if not waiting:
                 return
             for keeper in waiting:
+                if keeper.start_error:
+                    raise StartFailed(f"{keeper.name} cannot be started: {keeper.start_error}")
                 if keeper.status in HOPELESS or keeper.num_deaths >= MAX_DEATHS_BEFORE_READY:
                     raise StartFailed(self._obituary(keeper, f"ended with status {keeper.status}"))
             if time.monotonic() > deadline:
@@ -144,7 +149,10 @@ class Node:
         return f"{keeper.name} {what}. The end of {self._folder.log(keeper.name)}:\n{words}"
 
     def _on_death(self, keeper: Keeper, delay_s: float) -> None:
-        self._reporter.on_death(keeper.name, keeper.status or 0, delay_s)
+        if keeper.start_error:
+            self._reporter.on_start_failed(keeper.name, keeper.start_error, delay_s)
+        else:
+            self._reporter.on_death(keeper.name, keeper.status or 0, delay_s)
 
     async def _stop(self) -> None:
         """Stop role after role in drain order, nats-server last; what drains beyond drain_s is ended (Child.stop)."""

@@ -77,10 +77,10 @@ class Rollout:
         child = await keeper.spawn()
         try:
             await self._until_ready(keeper, child)
-        except RestartFailed:
+            before = keeper.replace_by(child)
+        except (RestartFailed, OSError):
             await child.stop(0.0, self._hurry)
             raise
-        before = keeper.replace_by(child)
         if before is not None:
             self._report(keeper.name, "draining", before.pid)
             self._take_note(keeper, before, await before.stop(keeper.process.drain_s, self._hurry))
@@ -92,7 +92,9 @@ class Rollout:
             self._report(keeper.name, "draining", before.pid)
             self._take_note(keeper, before, await keeper.end_child(drain_s, self._hurry))
         self._report(keeper.name, "starting", None)
-        while keeper.child is None or keeper.child is before:  # noqa: ASYNC110  run() starts it within a moment
+        while keeper.child is None or keeper.child is before:  # run() starts it within a moment
+            if keeper.start_error:
+                raise RestartFailed(f"the new {keeper.name} cannot be started: {keeper.start_error}")
             await asyncio.sleep(POLL_S)
         child = keeper.child
         await self._until_ready(keeper, child)

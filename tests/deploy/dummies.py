@@ -73,6 +73,7 @@ class Record:
 
     def __init__(self) -> None:
         self.deaths: list[tuple[str, int, float]] = []
+        self.failed_starts: list[tuple[str, str, float]] = []
         self.stopped: list[str] = []
         self.waiting: list[list[str]] = []
 
@@ -81,6 +82,9 @@ class Record:
 
     def on_death(self, process: str, status: int, delay_s: float) -> None:
         self.deaths.append((process, status, delay_s))
+
+    def on_start_failed(self, process: str, reason: str, delay_s: float) -> None:
+        self.failed_starts.append((process, reason, delay_s))
 
     def on_stopping(self, role: str) -> None:
         self.stopped.append(role)

@@ -1,6 +1,7 @@
 """The socket that controls a node, and the commands that use it."""
 
 import asyncio
+import errno
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
@@ -24,6 +25,7 @@ from deploy.node.control_messages import (
 )
 from deploy.node.folder import DataFolder
 from deploy.node.node import Node
+from deploy.node.processes import Start
 from tests.deploy.dummies import DRAINING, Dummy, Record
 from tests.waiting import until
 
@@ -78,6 +80,25 @@ async def controlled(folder: DataFolder, tmp_path: Path) -> AsyncIterator[Contro
 
 def test_only_the_owner_may_use_it(controlled: Controlled) -> None:
     assert stat.S_IMODE(controlled.folder.control.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("service", "stays"), [("scheduler", True), ("worker", False)])
+async def test_a_restart_on_a_full_disk_is_told(
+    controlled: Controlled, monkeypatch: pytest.MonkeyPatch, service: str, stays: bool
+) -> None:
+    """What is replaced side by side runs on; what has to go first is tried again by the node."""
+
+    def fail() -> Start:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = controlled.node.pids
+    (keeper,) = (each for each in controlled.node.keepers if each.process.role == service)
+    with monkeypatch.context() as full:
+        full.setattr(keeper.process, "prepare", fail)
+        with pytest.raises(CommandFailed, match="No space left on device"):
+            await controlled.ask(RestartRequest(rolling=True, services=[service]))
+        assert (controlled.node.pids == before) == stays
+    await until(lambda: keeper.child is not None, "a process")
 
 
 async def test_status_tells_of_every_process(controlled: Controlled) -> None:

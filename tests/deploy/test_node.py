@@ -1,6 +1,7 @@
 """A node keeps processes running and ends them all, in order, whatever happens to it."""
 
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -25,6 +26,7 @@ from tests.deploy.dummies import (
     is_alive,
     wait_until_gone,
 )
+from tests.waiting import until
 
 READY_S = 30.0
 
@@ -140,6 +142,47 @@ async def test_crash_loop_fails_the_start_after_three_deaths(folder: DataFolder,
         async with node:
             await node.wait_ready(READY_S)
     assert [delay for _, _, delay in record.deaths] == [0.0, 0.1, 0.2]
+
+
+class OnFullDisk(Dummy):
+    """Cannot be prepared while the disk is full."""
+
+    is_full = False
+
+    def prepare(self) -> Start:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device", f"{self.name}.toml")
+        return super().prepare()
+
+
+async def test_a_process_that_dies_while_the_disk_is_full_is_tried_again_and_no_other_ends(
+    folder: DataFolder, tmp_path: Path
+) -> None:
+    worker, gateway = OnFullDisk(tmp_path, "worker-0", "worker"), Dummy(tmp_path, "gateway-0", "gateway")
+    node, record = make_node(folder, [worker, gateway])
+    async with node:
+        await node.wait_ready(READY_S)
+        before = running(node)
+        worker.is_full = True
+        os.kill(before["worker-0"], signal.SIGKILL)
+        await until(lambda: len(record.failed_starts) > 1, "more than one try")
+        assert record.deaths == [("worker-0", -signal.SIGKILL, 0.0)]
+        assert {(process, "No space left" in reason) for process, reason, _ in record.failed_starts} == {
+            ("worker-0", True)
+        }
+        worker.is_full = False
+        await until(lambda: len(running(node)) == 2, "a start")
+        assert running(node)["gateway-0"] == before["gateway-0"]
+    assert node.is_clean
+
+
+async def test_a_start_that_is_impossible_fails_with_its_reason(folder: DataFolder, tmp_path: Path) -> None:
+    worker = OnFullDisk(tmp_path, "worker-0", "worker")
+    worker.is_full = True
+    node, _ = make_node(folder, [worker])
+    with pytest.raises(StartFailed, match=r"worker-0 cannot be started: .*No space left on device"):
+        async with node:
+            await node.wait_ready(READY_S)
 
 
 async def test_start_that_takes_too_long_fails(folder: DataFolder, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from shared.reading.stream import Stream
 
 SILENCE_S = 0.8
 ATTACH_TIMEOUT_S = 0.4
+MAX_ATTACH_TIMEOUT_S = 3.2
 NO_RESPONDERS_WAIT_S = 0.1
 HEARD_LATELY_S = 1.0
 PAUSE_S = 0.4
@@ -105,6 +106,7 @@ class Attachments:
         """Nobody listens where this attachment was asked for: try again soon."""
         stream = self._asking.get(number)
         if stream is not None:
+            stream.num_unanswered = 0
             stream.asked_at = min(stream.asked_at, now - ATTACH_TIMEOUT_S + NO_RESPONDERS_WAIT_S)
 
     def on_detokenizer(self, shard: str, detokenizer: str, now: float) -> None:
@@ -163,7 +165,8 @@ class Attachments:
                 source.heard_at = now
         self._ticked_at = now
         for stream in list(self._asking.values()):
-            if now - stream.asked_at >= ATTACH_TIMEOUT_S:
+            if now - stream.asked_at >= _patience_s(stream.num_unanswered):
+                stream.num_unanswered += 1
                 self._ask(stream, self._choose_directly(stream, now), now)
         for name, source in list(self._sources.items()):
             silence = now - source.heard_at
@@ -204,6 +207,7 @@ class Attachments:
 
     def _serve(self, stream: Stream, detokenizer: str, now: float) -> None:
         del self._asking[stream.number]
+        stream.num_unanswered = 0
         stream.source = detokenizer
         source = self._source(detokenizer, stream.lane)
         source.heard_at = max(source.heard_at, now)
@@ -236,3 +240,9 @@ class Attachments:
         taken.discard(stream.lane)
         if not taken:
             del self._lanes[stream.request_id]
+
+
+def _patience_s(num_unanswered: int) -> float:
+    """How long an answer is waited for: twice as long each time from the third on, since a new question makes the
+    answers to all older ones void, and on a slow way each would come just too late."""
+    return min(ATTACH_TIMEOUT_S * 2.0 ** max(0, num_unanswered - 1), MAX_ATTACH_TIMEOUT_S)

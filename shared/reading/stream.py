@@ -14,13 +14,15 @@ class Stream:
     for each new delta, in order of its choice's positions, never twice for a position.
     number: the newest attach number, 0 while detached. lane: the part of the inbox that it reads from.
     source: the detokenizer that answered it, "" while asking.
-    tried: the detokenizer asked directly by the newest attempt, "" for the queue group.
+    tried: the detokenizer asked directly by the newest attempt, "" for the queue group. num_unanswered: attempts in a
+    row that nobody answered in time.
     """
 
     __slots__ = (
         "asked_at",
         "ended",
         "lane",
+        "num_unanswered",
         "number",
         "on_delta",
         "positions",
@@ -42,6 +44,7 @@ class Stream:
         self.lane = 0
         self.source = ""
         self.tried = ""
+        self.num_unanswered = 0
         self.asked_at = 0.0
 
     @property

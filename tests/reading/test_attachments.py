@@ -152,6 +152,21 @@ def test_rule_15_straight_to_one_heard_of_lately() -> None:
     assert set(reading.asked()) == {""}, "it was heard of long ago"
 
 
+def test_an_answer_that_takes_longer_than_the_first_questions_wait_comes_in_time_for_a_later_one() -> None:
+    """On a bus with 300 ms each way, say: every question voids the answers to those before it."""
+    reading = Reading()
+    answers: list[tuple[float, int]] = []
+    while not reading.stream.source and reading.now < 110:
+        answers += [(reading.now + 0.6, message.number) for message in reading.sent() if isinstance(message, SendAttach)]
+        reading.wait(TICK_S)
+        for number in [number for due, number in answers if due <= reading.now]:
+            reading.attachments.on_attached(number, "d1", reading.now)
+        answers = [(due, number) for due, number in answers if due > reading.now]
+    assert reading.now < 102
+    reading.wait(0.5)
+    assert reading.sent() == []
+
+
 def test_nobody_there() -> None:
     reading = Reading()
     reading.sent()

@@ -97,6 +97,8 @@ def _sequence(sequence: SequenceState) -> list[str]:
         found.append(f"a stop string within {text!r}")
     if reason == "error" and NOT_A_NUMBER not in prompt and "KV cache" not in sequence.message:
         found.append(f"failed: {sequence.message}")
+    if reason in ("eos", "length") and sequence.prefix_hash != crc32(pack_tokens([*prompt, *tokens])):
+        found.append("the prefix hash is not that of prompt and tokens")
     if NOT_A_NUMBER in prompt and tokens:
         found.append("tokens from what is no number")
     return found
@@ -164,11 +166,13 @@ def _quarantined(shard: Shard) -> list[str]:
 
 
 def _calm(shard: Shard) -> list[str]:
-    """Loss alone, of whatever messages, costs nobody his place."""
+    """Loss alone, of whatever messages, costs nobody his place. (Of one message in twenty it may, once: three in a row
+    that belong to one frame are longer than the leader's patience.)"""
     if shard.faults or shard.num_poisoned or shard.log.num_refused:
         return []
     counts = shard.ledger.counts
-    if counts["fence_takeover"] != 1 or counts["fence_worker"]:
+    num_allowed = int(shard.scenario.loss > 0.02)
+    if counts["fence_takeover"] != 1 or counts["fence_worker"] > num_allowed:
         return [f"{counts['fence_takeover']} take-overs and {counts['fence_worker']} workers fenced without a fault"]
     return []
 
@@ -188,12 +192,4 @@ def _remains(shard: Shard) -> list[str]:
     for detokenizer in shard.detokenizers:
         if len(detokenizer.desk.attachments):
             found.append(f"{detokenizer.name}: {len(detokenizer.desk.attachments)} readers are still attached")
-    for state in shard.ledger.requests.values():
-        for sequence in state.sequences:
-            if (
-                sequence.end is not None
-                and crc32(pack_tokens(sequence.tokens), crc32(state.request.prompt_token_ids)) != sequence.prefix_hash
-                and sequence.reason not in ("stop_string", "cancel", "deadline")
-            ):
-                found.append(f"{state.request.request_id}: the prefix hash is not that of prompt and tokens")
     return found

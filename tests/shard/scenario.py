@@ -78,7 +78,7 @@ def draw_request(number: int, scenario: Scenario, draw: random.Random, now_ns: i
         model_version="1",
         prompt_token_ids=pack_tokens(prompt),
         sampling=Sampling(
-            max_tokens=draw.randint(1, 36),
+            max_tokens=draw.randint(1, 40),
             n=draw.choice([1, 1, 1, 2]),
             stop=("ab",) if draw.random() < 0.3 else (),
             eos_token_ids=(LETTERS[-1],) if draw.random() < 0.3 else (),

@@ -24,6 +24,7 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process, probe: Probe) -> None:
         self.probe = probe
         self._process = process
+        self._asked_s: float | None = None
 
     @classmethod
     async def spawn(cls, start: Start, log: Path) -> "Child":
@@ -57,12 +58,14 @@ class Child:
     async def stop(self, drain_s: float, hurry: asyncio.Event) -> bool:
         """SIGTERM; a second one after drain_s or on hurry, which ends a drain; SIGKILL if even that does not help.
 
-        False if it had to be killed or ended with an error.
+        False if it had to be killed or ended with an error. Asked again while it drains, as when the node stops in the
+        middle of a restart, it has drain_s from then on.
         """
-        asked_s = time.monotonic()
-        self.send(signal.SIGTERM)
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+            self.send(signal.SIGTERM)
         if not await self._ends_within(drain_s, hurry):
-            early_s = SECOND_SIGNAL_AFTER_S - (time.monotonic() - asked_s)
+            early_s = SECOND_SIGNAL_AFTER_S - (time.monotonic() - self._asked_s)
             if not await self._ends_within(early_s):
                 self.send(signal.SIGTERM)
                 if not await self._ends_within(KILL_AFTER_S):

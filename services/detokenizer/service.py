@@ -27,6 +27,9 @@ from shared.repository.store import ModelRepository
 from shared.service import Health, ServiceHost, StartError
 
 HEARTBEAT_S = 0.25
+LATE_S = 0.5
+LEAVE_S = 1.0
+LEAVE_POLL_S = 0.02
 PRUNE_EVERY = 40
 MAX_CHOICES = 256
 
@@ -48,6 +51,7 @@ class DetokenizerService:
         self._appender = BackgroundAppender(log, host.log)
         self._receiver = Receiver(host.bus, host.log)
         self._metrics = DetokenizerMetrics(self)
+        self._ticked_at = self._loop.time()
 
     @property
     def tail_live(self) -> bool:
@@ -60,7 +64,7 @@ class DetokenizerService:
         return self._tail.resets
 
     async def run(self) -> None:
-        """Serve until told to stop; readers then attach elsewhere."""
+        """Serve until told to stop, and then until the readers have attached elsewhere."""
         shard = self._config.shard
         try:
             await self._vocabularies.preload(self._config.model)
@@ -86,9 +90,23 @@ class DetokenizerService:
                 continue
         for intake in intakes:
             await intake.unsubscribe()
+        await self._leave()
         await self._appender.drain()
         await self._tail.stop()
         await self._vocabularies.close()
+
+    async def _leave(self) -> None:
+        """Tell the readers, and serve on until they are gone. Plain clients hear no heartbeats: after a silence they
+        attach again, now as later. Where no other detokenizer is, the others stay, and do the same when time is up."""
+        until = self._loop.time() + LEAVE_S
+        tick_at = 0.0
+        while (now := self._loop.time()) < until and not self._host.hurrying.is_set():
+            if now >= tick_at:
+                self._tick(prune=False)
+                tick_at = now + HEARTBEAT_S
+            if not self.desk.attachments.batch_inboxes():
+                return
+            await asyncio.sleep(LEAVE_POLL_S)
 
     def _health(self) -> Health:
         details: dict[str, object] = {
@@ -100,13 +118,17 @@ class DetokenizerService:
 
     def _tick(self, *, prune: bool) -> None:
         now = self._loop.time()
-        self.desk.tick(now, live=self._tail.live)
+        late, self._ticked_at = now - self._ticked_at > HEARTBEAT_S + LATE_S, now
+        live = self._tail.live and not late  # what came while this process stood still is not folded yet
+        self.desk.tick(now, live=live)
         if prune:
             self.desk.forget_retired()
         self._flush()
-        self._answer(self._descriptions.tick(now, live=self._tail.live))
+        self._answer(self._descriptions.tick(now, live=live))
         self.outgoing.heartbeat(self.desk.attachments.batch_inboxes(), now)
-        message = DetokenizerHeartbeat(detokenizer=self._host.name, folded=self.fold.seq)
+        message = DetokenizerHeartbeat(
+            detokenizer=self._host.name, folded=self.fold.seq, leaving=self._host.stopping.is_set()
+        )
         self._host.bus.publish(subjects.detokenizer_heartbeat(self._config.shard), encode(message))
 
     # ---- what the log says ------------------------------------------------------------------------------------------

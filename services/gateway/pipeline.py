@@ -126,5 +126,5 @@ class Pipeline:
         self.models.on_tokenizer(heartbeat, now)
 
     def _on_detokenizer(self, data: bytes, now: float) -> None:
-        _decode_detokenizer(data)
-        self.readiness.on_detokenizer(now)
+        if not _decode_detokenizer(data).leaving:
+            self.readiness.on_detokenizer(now)

@@ -31,9 +31,11 @@ class Attacher:
         self._newest_number = 0
 
     def on_heartbeat(self, heartbeat: DetokenizerHeartbeat, reply: str) -> None:
-        """Remember who is alive."""
+        """Remember who is alive and stays so."""
         now = asyncio.get_running_loop().time()
         self._heard[heartbeat.detokenizer] = now
+        if heartbeat.leaving:
+            del self._heard[heartbeat.detokenizer]
         if len(self._heard) > 1:
             self._heard = {name: at for name, at in self._heard.items() if now - at < HEARD_LATELY_S}
 

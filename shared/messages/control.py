@@ -105,11 +105,15 @@ class GatewayHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=Tru
 
 
 class DetokenizerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Sent every 250 ms: how far this detokenizer has folded; the log is not trimmed above it."""
+    """Sent every 250 ms: how far this detokenizer has folded; the log is not trimmed above it.
+
+    leaving: it was told to stop, takes no new attachment, and serves on for a moment until its readers are elsewhere.
+    """
 
     v: int = PROTOCOL_VERSION
     detokenizer: str
     folded: int
+    leaving: bool = False
 
 
 class Attach(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

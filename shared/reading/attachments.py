@@ -2,8 +2,8 @@
 
 A stream attaches through the detokenizers' queue group; when no answer comes, straight to one heard of lately, since
 a stopped process stays in its queue group. It attaches again from its own positions after a gap in the numbers of its
-source, after its source's silence, and when a delta starts beyond what was read. Deltas of older attachments and
-positions that were read already are dropped, so that text is never doubled.
+source, after its source's silence, when its source says that it leaves, and when a delta starts beyond what was read.
+Deltas of older attachments and positions that were read already are dropped, so that text is never doubled.
 
 To a detokenizer the newest attachment of an inbox to a request is the only one. Where several streams of this process
 read one request, each of them therefore has a lane of its own: lane 0 is the inbox itself, which batches the text of
@@ -109,9 +109,16 @@ class Attachments:
             stream.num_unanswered = 0
             stream.asked_at = min(stream.asked_at, now - ATTACH_TIMEOUT_S + NO_RESPONDERS_WAIT_S)
 
-    def on_detokenizer(self, shard: str, detokenizer: str, now: float) -> None:
-        """A heartbeat of a detokenizer."""
-        self._detokenizers.setdefault(shard, {})[detokenizer] = now
+    def on_detokenizer(self, shard: str, detokenizer: str, now: float, *, leaving: bool = False) -> None:
+        """A heartbeat of a detokenizer. What one that is leaving serves goes elsewhere, as soon as there is another."""
+        known = self._detokenizers.setdefault(shard, {})
+        if not leaving:
+            known[detokenizer] = now
+            return
+        known.pop(detokenizer, None)
+        if self.heard_lately(shard, now):
+            sources = [source for (name, _), source in self._sources.items() if name == detokenizer]
+            self._attach_again([stream for source in sources for stream in source.streams.values()], now)
 
     def heard_lately(self, shard: str, now: float) -> list[str]:
         """Detokenizers of the shard whose heartbeat came a moment ago."""

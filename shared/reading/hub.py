@@ -123,7 +123,8 @@ class StreamHub:
         except WireError:
             self.num_malformed += 1
             return
-        self.attachments.on_detokenizer(shard, heartbeat.detokenizer, self._clock())
+        self.attachments.on_detokenizer(shard, heartbeat.detokenizer, self._clock(), leaving=heartbeat.leaving)
+        self._send()
 
     def _on_reconnect(self) -> None:
         self.attachments.attach_all_again(self._clock())

@@ -103,7 +103,7 @@ class SchedulerService:
         await receiver.on(subjects.GATEWAY_HEARTBEAT, GatewayHeartbeat, self._on_gateway_heartbeat)
         await receiver.on(subjects.cache_report(shard), CacheReport, self._on_cache_report)
         await receiver.on(subjects.plan_gap(shard), PlanGap, self._on_plan_gap)
-        await self._tail.start()
+        await self._host.unless_stopping(self._tail.start())
         self._host.health = self._health
         self._watch.reset(self._now())
         self._background(self._keep_house())
@@ -168,7 +168,7 @@ class SchedulerService:
             if now - before > TICK_S + LATE_S or not self._tail.live:
                 self._watch.reset(now)
                 if self.leader is not None:
-                    self.leader.reset_clocks(now)
+                    self.leader.reset_clocks(now, was_deaf=not self._tail.live)
                 continue
             if self.leader is None:
                 if self._watch.takeover_due(now) and not self._host.stopping.is_set():

@@ -17,6 +17,7 @@ from services.scheduler.core import leadership
 from services.scheduler.service import MAX_WORKER_FENCES, SchedulerService
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.log_tail import NatsTail
 from shared.bus.nats_log import NatsLog
 from shared.messages.codec import decoder, encode
 from shared.messages.control import GatewayHeartbeat, LeaderHeartbeat
@@ -100,6 +101,29 @@ async def beat(bus: Bus, gateway: str) -> None:
     while True:
         bus.publish(subjects.GATEWAY_HEARTBEAT, encode(GatewayHeartbeat(gateway=gateway)))
         await asyncio.sleep(scheduler_service.HEARTBEAT_S)
+
+
+async def test_a_scheduler_that_is_told_to_stop_before_it_knows_the_log_goes(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be away for long, and a drain that waits for it would end as a failure."""
+    starting = asyncio.Event()
+
+    async def start_for_ever(tail: NatsTail) -> None:
+        starting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(NatsTail, "start", start_for_ever)
+    config = SchedulerConfig(nats=nats_server.url)
+    host = ServiceHost("scheduler", config)
+    host.bus = await Bus.connect(nats_server.url, host.name)
+    service = SchedulerService(host, config, await NatsLog.open(host.bus, config.shard))
+    running = asyncio.create_task(service.run())
+    await asyncio.wait_for(starting.wait(), EXIT_LIMIT_S)
+    host.stopping.set()
+    await asyncio.wait_for(running, EXIT_LIMIT_S)
+    await host.bus.close()
+    REGISTRY.unregister(service._metrics)
 
 
 async def test_an_idle_leader_that_goes_leaves_no_gap(

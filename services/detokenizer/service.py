@@ -70,7 +70,7 @@ class DetokenizerService:
             await self._vocabularies.preload(self._config.model)
         except ModelError as error:
             raise StartError(str(error)) from error
-        await self._tail.start()
+        await self._host.unless_stopping(self._tail.start())
         name, queue = self._host.name, subjects.DETOKENIZER_QUEUE
         await self._receiver.on(subjects.detach(shard), Detach, self._on_detach)
         intakes = [

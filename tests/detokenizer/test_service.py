@@ -14,6 +14,7 @@ from services.detokenizer.core.desk import UNKNOWN_S
 from services.detokenizer.service import DetokenizerService
 from shared import subjects
 from shared.bus.client import Bus
+from shared.bus.log_tail import NatsTail
 from shared.bus.nats_log import NatsLog
 from shared.log.state import sequence_id
 from shared.messages.codec import decoder, encode
@@ -137,3 +138,26 @@ async def test_after_a_pause_it_reads_the_log_before_it_denies_a_request(
             service._ticked_at = service._loop.time() - 2 * UNKNOWN_S * is_paused
             service._tick(prune=False)
         assert len(service.desk.attachments) == 0
+
+
+async def test_a_detokenizer_that_is_told_to_stop_before_it_knows_the_log_goes(
+    log: NatsLog, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be away for long, and a drain that waits for it would end as a failure."""
+    starting = asyncio.Event()
+
+    async def start_for_ever(tail: NatsTail) -> None:
+        starting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(NatsTail, "start", start_for_ever)
+    config = DetokenizerConfig(nats=nats_server.url, model="tiny", model_repository=str(tmp_path / "models"))
+    host = ServiceHost("detokenizer", config)
+    host.bus = await Bus.connect(nats_server.url, host.name)
+    service = DetokenizerService(host, config, log)
+    REGISTRY.unregister(service._metrics)
+    running = asyncio.create_task(service.run())
+    await asyncio.wait_for(starting.wait(), EXIT_LIMIT_S)
+    host.stopping.set()
+    await asyncio.wait_for(running, EXIT_LIMIT_S)
+    await host.bus.close()

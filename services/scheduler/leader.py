@@ -160,11 +160,11 @@ class Leader:
             link.start_epoch(self._fold.epoch_of(worker), now)
             self._announce(link, now)
 
-    def reset_clocks(self, now: float) -> None:
-        """This process was paused or deaf: that says nothing about workers and gateways."""
+    def reset_clocks(self, now: float, *, was_deaf: bool) -> None:
+        """This process was paused, or deaf as when the bus is away: that says nothing about workers and gateways."""
         for link in self.links.values():
             link.reset_clocks(now)
-        self._lifetimes.readership.reset(now)
+        self._lifetimes.readership.reset(now, was_deaf=was_deaf)
 
     # ---- gateways ---------------------------------------------------------------------------------------------------
 

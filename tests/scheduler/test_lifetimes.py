@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.lifetimes import GATEWAY_GONE
-from services.scheduler.core.readership import GATEWAY_SILENCE_S
+from services.scheduler.core.readership import GATEWAY_SILENCE_S, RETURN_S
 from shared.log.state import RequestState
 from shared.messages.pipeline import Done, End, Fence, Reader, Request
 from tests.log.records import SECOND_NS, FoldUnderTest, request, rows
@@ -71,12 +71,14 @@ def test_a_request_that_has_ended_is_left_alone_when_its_gateway_falls_silent() 
     assert term.records == []
 
 
-def test_a_paused_or_deaf_leader_gives_gateways_the_full_time_again() -> None:
+@pytest.mark.parametrize(("was_deaf", "patience_s"), [(False, GATEWAY_SILENCE_S), (True, RETURN_S)])
+def test_a_paused_or_deaf_leader_gives_gateways_the_full_time_again(was_deaf: bool, patience_s: float) -> None:
+    """And where the bus was away, time to come back to it: they may have been cut off for longer than the leader."""
     term = Term(FoldUnderTest())
     term.feed(owned())
     term.now += 30.0
-    term.leader.reset_clocks(term.now)
-    term.pass_time(GATEWAY_SILENCE_S)
+    term.leader.reset_clocks(term.now, was_deaf=was_deaf)
+    term.pass_time(patience_s)
     assert term.records == []
     term.pass_time(0.05)
     assert [type(record) for record in term.records] == [End]

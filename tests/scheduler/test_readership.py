@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core.readership import GATEWAY_SILENCE_S, Readership
+from services.scheduler.core.readership import GATEWAY_SILENCE_S, RETURN_S, Readership
 
 GATEWAYS = st.sampled_from(["g1", "g2", "g3"])
 REQUESTS = st.sampled_from([f"r{number}" for number in range(5)])
 CALLS = st.one_of(
     st.tuples(st.sampled_from(["add", "remove"]), GATEWAYS, REQUESTS),
-    st.tuples(st.sampled_from(["heartbeat", "reset", "silent"]), GATEWAYS, st.just("")),
+    st.tuples(st.sampled_from(["heartbeat", "pause", "deaf", "silent"]), GATEWAYS, st.just("")),
 )
 
 
@@ -19,30 +19,31 @@ def test_a_gateway_loses_what_it_reads_once_it_was_silent_for_the_time_and_not_b
 ) -> None:
     readership = Readership()
     reads: set[tuple[str, str]] = set()
-    heard: dict[str, float] = {}
+    silent_at: dict[str, float] = {}
     now = 100.0
     for (call, gateway, request_id), elapsed_s in calls:
         now += elapsed_s
         if call == "add":
             readership.add(request_id, gateway, now)
             reads.add((gateway, request_id))
-            heard.setdefault(gateway, now)
+            silent_at.setdefault(gateway, now + GATEWAY_SILENCE_S)
         elif call == "remove":
             readership.remove(request_id, gateway)
             reads.discard((gateway, request_id))
         elif call == "heartbeat":
             readership.on_heartbeat(gateway, now)
-            heard[gateway] = now
-        elif call == "reset":
-            readership.reset(now)
-            heard = dict.fromkeys(heard, now)
+            silent_at[gateway] = now + GATEWAY_SILENCE_S
+        elif call in ("pause", "deaf"):
+            readership.reset(now, was_deaf=call == "deaf")
+            again = now + (RETURN_S if call == "deaf" else GATEWAY_SILENCE_S)
+            silent_at = {name: max(at, again) for name, at in silent_at.items()}
         else:
-            silent = {name for name, at in heard.items() if now - at > GATEWAY_SILENCE_S}
+            silent = {name for name, at in silent_at.items() if now > at}
             lost = {(name, each) for name, each in reads if name in silent}
             assert {(name, each) for name, ids in readership.take_silent(now) for each in ids} == lost
             reads -= lost
-            heard = {name: at for name, at in heard.items() if name not in silent}
-            assert readership.num_gateways == len(heard)
+            silent_at = {name: at for name, at in silent_at.items() if name not in silent}
+            assert readership.num_gateways == len(silent_at)
 
 
 def test_gateways_that_come_and_go_are_forgotten() -> None:

@@ -61,7 +61,7 @@ class SimScheduler(Folder):
         if late or not self.tail_live:
             self._watch.reset(now)
             if self.leader is not None:
-                self.leader.reset_clocks(now)
+                self.leader.reset_clocks(now, was_deaf=not self.tail_live)
         elif self.leader is None:
             if self._watch.is_silent(now):
                 self._watch.reset(now)

@@ -7,13 +7,16 @@ Times are seconds of a monotonic clock, given by the caller.
 from dataclasses import dataclass, field
 
 GATEWAY_SILENCE_S = 1.5
+# Whoever was cut off from the bus together with the leader may need longer to come back: a connection attempt that
+# hangs takes a second, and so does the pause after one that was refused.
+RETURN_S = 5.0
 
 
 @dataclass(slots=True)
 class _Gateway:
-    """heard: when it was heard of last, or when it got a chance to be heard first. reads: ids of requests."""
+    """silent_at: when it is given up, unless it is heard of before. reads: ids of requests."""
 
-    heard: float
+    silent_at: float
     reads: set[str] = field(default_factory=set)
 
 
@@ -35,15 +38,15 @@ class Readership:
         """A gateway lives."""
         known = self._gateways.get(gateway)
         if known is None:
-            self._gateways[gateway] = _Gateway(now)
+            self._gateways[gateway] = _Gateway(now + GATEWAY_SILENCE_S)
         else:
-            known.heard = now
+            known.silent_at = now + GATEWAY_SILENCE_S
 
     def add(self, request_id: str, gateway: str, now: float) -> None:
         """The gateway reads the request."""
         known = self._gateways.get(gateway)
         if known is None:
-            known = self._gateways[gateway] = _Gateway(now)
+            known = self._gateways[gateway] = _Gateway(now + GATEWAY_SILENCE_S)
         known.reads.add(request_id)
 
     def remove(self, request_id: str, gateway: str) -> None:
@@ -52,12 +55,12 @@ class Readership:
         if known is not None:
             known.reads.discard(request_id)
 
-    def reset(self, now: float) -> None:
-        """This process was paused or deaf: that says nothing about others."""
+    def reset(self, now: float, *, was_deaf: bool) -> None:
+        """This process was paused, or cut off: that says nothing about others, and others may have been cut off too."""
         for known in self._gateways.values():
-            known.heard = now
+            known.silent_at = max(known.silent_at, now + (RETURN_S if was_deaf else GATEWAY_SILENCE_S))
 
     def take_silent(self, now: float) -> list[tuple[str, set[str]]]:
         """Gateways that fell silent with what they read, each once: they are forgotten until they are heard again."""
-        silent = [name for name, known in self._gateways.items() if now - known.heard > GATEWAY_SILENCE_S]
+        silent = [name for name, known in self._gateways.items() if now > known.silent_at]
         return [(name, reads) for name in silent if (reads := self._gateways.pop(name).reads)]

@@ -141,6 +141,9 @@ class RequestEndpoints:
             return
         request_id = id_in_path(exchange.path.removeprefix(PREFIX).removesuffix(STREAM))
         positions = read_positions(exchange.header)
+        cut_off = self._pipeline.readiness.cut_off(time.monotonic())
+        if cut_off is not None:
+            raise cut_off
         logged = await find(self._pipeline, request_id)
         shape = shape_of(logged.origin, logged.prompts[0], request_id)
         if positions is not None:

@@ -1,12 +1,16 @@
 """Requests that are kept, read again by their id, and ended: whoever reads them, and wherever (rule 15)."""
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from services.gateway.core.origin import derived_id
+from services.gateway.core.readiness import PARTS
 from shared import subjects
 from shared.messages.codec import decoder
 from shared.messages.control import GatewayHeartbeat
@@ -296,3 +300,16 @@ async def test_after_standing_still_it_says_again_what_it_reads(
     running.gateway.pipeline.presence._beat_at -= 1.5
     await until(lambda: running.stand_in.readers == [(kept.request_id, running.host.name, True)] * 2)
     await kept.leave()
+
+
+async def test_a_gateway_that_is_cut_off_sends_readers_elsewhere(running: Running, nats_server: NatsServer) -> None:
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        readiness = running.gateway.pipeline.readiness
+        await until(lambda: len(readiness.missing(time.monotonic())) == len(PARTS), "silence of all parts")
+        answer = await running.http.get(f"/v1/requests/{RID}/stream")
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "not_ready"
+    assert answer.headers["retry-after"] == "1"

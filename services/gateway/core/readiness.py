@@ -8,6 +8,7 @@ from shared.messages.control import LeaderHeartbeat
 FRESH_S = 1.0
 GRACE_S = 3.0
 RETRY_AFTER_S = 1.0
+PARTS = ("log", "scheduler", "worker", "tokenizer", "detokenizer")
 
 
 class Readiness:
@@ -46,8 +47,7 @@ class Readiness:
 
     def missing(self, now: float, max_age_s: float = FRESH_S) -> list[str]:
         """Which parts were not heard of within max_age_s."""
-        parts = ("log", "scheduler", "worker", "tokenizer", "detokenizer")
-        return [part for part in parts if now - self._heard_at.get(part, float("-inf")) > max_age_s]
+        return [part for part in PARTS if now - self._heard_at.get(part, float("-inf")) > max_age_s]
 
     def lacks(self, now: float, canaries: Canaries) -> list[str]:
         """What keeps this gateway from being ready, empty if it is: parts not heard of; log_space, when the log is
@@ -71,3 +71,10 @@ class Readiness:
         if missing:
             return unavailable(f"No {' and no '.join(missing)} is there; try again later.", RETRY_AFTER_S, "not_ready")
         return None
+
+    def cut_off(self, now: float) -> RequestError | None:
+        """Why nothing can be read here now (503), or None. A gateway that hears of no part at all is itself the one
+        that is cut off: a reader that comes back must not wait here while other gateways can serve it."""
+        if len(self.missing(now)) < len(PARTS):
+            return None
+        return unavailable("This gateway is cut off from the others; try again.", RETRY_AFTER_S, "not_ready")

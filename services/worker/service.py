@@ -258,11 +258,16 @@ class Worker:
             self._host.log.warning("a step ended too late")
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """What the engine's thread says of its next task."""
-        if isinstance(outcome, EngineFailed):
+        """What the engine's thread says of its next task. An error in here ends the process, as in any handler."""
+        try:
+            self._take_in(outcome)
+        except BaseException as error:  # the engine's own may be any
             if not self._failed.done():
-                self._failed.set_exception(outcome.error)
-            return
+                self._failed.set_exception(error)
+
+    def _take_in(self, outcome: Outcome) -> None:
+        if isinstance(outcome, EngineFailed):
+            raise outcome.error
         if isinstance(outcome, EpochOpened):
             self._on_epoch_opened(outcome)
         else:

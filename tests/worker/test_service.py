@@ -224,3 +224,18 @@ async def test_a_dying_engine_ends_the_process(nats_server: NatsServer) -> None:
         async with shard(nats_server, engine) as running:
             await running.ask(2 * MAX_FAILURES_IN_A_ROW)
             await asyncio.wait_for(running.running, 20)
+
+
+async def test_an_error_on_the_way_to_the_log_ends_the_process(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stand still otherwise, with a step that is neither running nor done."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("unforeseen")
+
+    with pytest.raises(ValueError, match="unforeseen"):
+        async with shard(nats_server, make_engine()) as running:
+            monkeypatch.setattr(running.worker.window, "add", fail)
+            await running.ask(1)
+            await asyncio.wait_for(running.running, 20)

@@ -166,12 +166,12 @@ def _quarantined(shard: Shard) -> list[str]:
 
 
 def _calm(shard: Shard) -> list[str]:
-    """Loss alone, of whatever messages, costs nobody his place. (Of one message in twenty it may, once: three in a row
-    that belong to one frame are longer than the leader's patience.)"""
+    """Loss alone costs nobody his place; once it may, since a frame that is lost twice is longer on its way than the
+    leader's patience."""
     if shard.faults or shard.num_poisoned or shard.log.num_refused:
         return []
     counts = shard.ledger.counts
-    num_allowed = int(shard.scenario.loss > 0.02)
+    num_allowed = int(shard.scenario.loss > 0)
     if counts["fence_takeover"] != 1 or counts["fence_worker"] > num_allowed:
         return [f"{counts['fence_takeover']} take-overs and {counts['fence_worker']} workers fenced without a fault"]
     return []

@@ -42,7 +42,7 @@ class CanaryProbe:
     def start(self) -> None:
         """Begin to watch."""
         self._watching = asyncio.create_task(self._watch())
-        self._watching.add_done_callback(self._on_watch_over)
+        self._pipeline.guard(self._watching)
 
     async def stop(self) -> None:
         """Send no more; what is on its way is cancelled."""
@@ -56,11 +56,6 @@ class CanaryProbe:
         return self.canaries.states(time.monotonic())
 
     # ---- when to ask
-
-    def _on_watch_over(self, task: "asyncio.Task[None]") -> None:
-        """A gateway that no longer knows whether it works must not go on saying so."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._pipeline.bus.fatal(error)
 
     async def _watch(self) -> None:
         while True:

@@ -57,6 +57,7 @@ class Pipeline:
             self._subscriptions.append(await self.bus.subscribe(subject, self._tolerant(handler)))
         self.presence.start()
         self._probe = asyncio.create_task(self._probe_log())
+        self.guard(self._probe)
 
     async def stop(self, timeout_s: float) -> None:
         """Stop listening; cancellations on their way to the log get timeout_s to arrive."""
@@ -87,6 +88,14 @@ class Pipeline:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def guard(self, watching: "asyncio.Task[None]") -> None:
+        """A gateway that no longer knows whether it works must not live on: the end of this task is its own."""
+        watching.add_done_callback(self._on_watching_over)
+
+    def _on_watching_over(self, watching: "asyncio.Task[None]") -> None:
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            self.bus.fatal(error)
 
     async def _append_cancel(self, request_id: str, shard: str) -> None:
         record = encode(End(request_id=request_id, reason="cancel"))

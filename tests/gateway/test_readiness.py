@@ -145,3 +145,19 @@ async def test_a_gateway_that_stops_cancels_its_canary(nats_server: NatsServer, 
     await until(lambda: len(stand_in.requests) >= 2, "its acceptance")
     await stop_gateway(running)
     await until(lambda: stand_in.ends == [stand_in.requests[-1].request_id], "its end in the log")
+
+
+@pytest.mark.parametrize("broken", ["shared.bus.nats_log.NatsLog.bounds", "services.gateway.core.canary.Canaries.due"])
+async def test_a_gateway_that_cannot_watch_any_more_does_not_live_on(
+    watching: Running, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It would be not ready for good, or ready for good, and nobody would know why."""
+    deaths: list[BaseException] = []
+    monkeypatch.setattr(watching.host.bus, "fatal", deaths.append)
+
+    def fail(*args: object, **options: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(broken, fail)
+    await until(lambda: deaths)
+    assert [str(error) for error in deaths] == ["unforeseen"]

@@ -157,7 +157,9 @@ def test_an_answer_that_takes_longer_than_the_first_questions_wait_comes_in_time
     reading = Reading()
     answers: list[tuple[float, int]] = []
     while not reading.stream.source and reading.now < 110:
-        answers += [(reading.now + 0.6, message.number) for message in reading.sent() if isinstance(message, SendAttach)]
+        answers += [
+            (reading.now + 0.6, message.number) for message in reading.sent() if isinstance(message, SendAttach)
+        ]
         reading.wait(TICK_S)
         for number in [number for due, number in answers if due <= reading.now]:
             reading.attachments.on_attached(number, "d1", reading.now)

@@ -27,14 +27,18 @@ class NatsAccess(NatsIdentity, kw_only=True, frozen=True):
 
 
 def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
-    """URL and credentials; the data folder's for this role unless others are given. Raises NoNode, CredentialsError."""
+    """URL and credentials; the data folder's for this role unless others are given. Raises NoNode, CredentialsError.
+
+    A folder keeps the credentials of a secured node when the next one on it is open: what the URL says decides.
+    """
+    url = config.nats or node_nats_url(config.data_dir)
     files: NatsIdentity = config
-    if not _names_files(config) and (not config.nats or config.data_dir):
+    if url.startswith("tls:") and not _names_files(config) and (not config.nats or config.data_dir):
         root = Path(config.data_dir) if config.data_dir else default_data_dir()
         identities = Identities(DataFolder(root).credentials)
         if identities.seed_file(role).exists():
             files = NatsIdentity(**identities.options(role))
-    return config.nats or node_nats_url(config.data_dir), read_credentials(files)
+    return url, read_credentials(files)
 
 
 def _names_files(config: NatsIdentity) -> bool:

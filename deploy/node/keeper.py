@@ -69,9 +69,11 @@ class Keeper:
                     self._on_death(self, delay_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay_s)
-        finally:
+        except BaseException:  # nobody is left to stop them; after stop() what still drains has its time
             for child in self._alive:
                 child.kill()
+            raise
+        finally:
             self._ended.set()
 
     async def spawn(self) -> Child:

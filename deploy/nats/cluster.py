@@ -21,7 +21,15 @@ import msgspec
 from deploy.nats.authorization import ServerSecurity, TlsFiles
 from deploy.nats.identities import Identities
 from deploy.nats.permissions import DEFAULT_SHARDS, ROLES
-from deploy.node.nats_server import ClusterOptions, NatsServerOptions, command, config_text, wait_ready
+from deploy.node.nats_server import (
+    SYNC_INTERVAL_EXPECTS,
+    SYNC_INTERVAL_PATTERN,
+    ClusterOptions,
+    NatsServerOptions,
+    command,
+    config_text,
+    wait_ready,
+)
 from shared.config import SHARD_PATTERN, ConfigError, build, fail, make_parser, read_options
 
 PROG = "python -m deploy.nats.cluster"
@@ -57,7 +65,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         str,
         msgspec.Meta(
             description='how often stored records are synced to disk; "always": before each acknowledgement',
-            pattern="^(always|[0-9]+(ms|s|m|h))$",
+            pattern=SYNC_INTERVAL_PATTERN,
+            extra=SYNC_INTERVAL_EXPECTS,
         ),
     ] = "2m"
     run: Annotated[bool, msgspec.Meta(description="run all nodes on this machine until stopped")] = False

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
+from deploy.node.nats_server import SYNC_INTERVAL_EXPECTS, SYNC_INTERVAL_PATTERN
 from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity, ServiceConfig, build
 
 # Start order does not matter: each service waits for what it needs. This is the order of the drain: first nothing new
@@ -66,8 +67,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         str,
         msgspec.Meta(
             description='how often nats-server syncs the log to disk, e.g. "10s"; "always" survives power loss',
-            pattern="^(always|[0-9]+(ms|s|m|h))$",
-            extra={"expects": "always, or a time such as 500ms, 10s or 2m"},
+            pattern=SYNC_INTERVAL_PATTERN,
+            extra=SYNC_INTERVAL_EXPECTS,
         ),
     ] = "2m"
     model: Annotated[str, msgspec.Meta(description="model to serve, added if absent", min_length=1)] = DEFAULT_MODEL

@@ -16,6 +16,8 @@ PROBE_TIMEOUT_S = 1.0
 PROBE_PAUSE_S = 0.02
 QUIET_PORTS = range(20000, 32000)  # outgoing connections get 32768 and above on Linux, 49152 and above elsewhere
 NUM_PORT_TRIES = 20
+SYNC_INTERVAL_PATTERN = "^(always|[0-9]+(ms|s|m|h))$"
+SYNC_INTERVAL_EXPECTS = {"expects": "always, or a time such as 500ms, 10s or 2m"}
 
 
 class NatsServerMissing(RuntimeError):

@@ -9,7 +9,7 @@ keeps its connections open, and in a cluster another one takes over.
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +102,8 @@ class NatsTail:
     async def start(self) -> None:
         """See Tail.start. Raises LogLost."""
         await self._reset_until_done()
-        self._keeper = asyncio.create_task(self._or_die(self._keep()))
-        self._watcher = asyncio.create_task(self._or_die(self._watch()))
+        self._keeper = asyncio.create_task(self._or_die(self._keep))
+        self._watcher = asyncio.create_task(self._or_die(self._watch))
         self._bus.reconnect_hooks.append(self.request_reset)
         await self._caught_up.wait()
 
@@ -124,10 +124,10 @@ class NatsTail:
         self._generation += 1
         self._wanted.set()
 
-    async def _or_die(self, task: Coroutine[Any, Any, None]) -> None:
+    async def _or_die(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Without either of its tasks the fold would stand still some day, and nobody would know why."""
         try:
-            await task
+            await work()
         except Exception as error:
             self._bus.fatal(error)
 

@@ -1,6 +1,7 @@
 """The tail on a real server: killed, cut off, trimmed under its feet, restored from an older state."""
 
 import asyncio
+import gc
 import shutil
 from pathlib import Path
 
@@ -127,3 +128,13 @@ async def test_rule_11_a_trimmed_newest_fence_does_not_end_take_overs(nats_serve
     assert await log.append_fence(encode(Fence(kind="takeover", leader="s3")), fence or 0) is None, "one of them wins"
     await tail.stop()
     await bus.close()
+
+
+async def test_a_tail_that_is_stopped_as_soon_as_it_has_started_leaves_nothing_behind(nats_server: NatsServer) -> None:
+    """Its tasks may not have begun yet: a coroutine that nobody has awaited by then would be a warning."""
+    for _ in range(3):
+        bus, _, _, tail = await opened(nats_server)
+        await tail.stop()
+        await bus.close()
+        del tail
+    gc.collect()

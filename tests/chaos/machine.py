@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, object]:
             "nats-server": server.strip().rpartition(" ")[2],
             "nats-py": version("nats-py"),
             "tokenbus": version("tokenbus"),
-            "commit": _git("rev-parse", "--short", "HEAD"),
+            "commit": _git("describe", "--always", "--dirty"),
         },
         "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

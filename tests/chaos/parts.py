@@ -10,7 +10,7 @@ from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.options import Options
 from tests.chaos.part import Part, Say, faults_by_victim, running_part
 from tests.chaos.processes import slopes
-from tests.chaos.stalls import attribute, percentile
+from tests.chaos.stalls import attribute, kills_alone, percentile
 from tests.chaos.storm import Storm
 from tests.chaos.verdict import MAX_SLOPE_MB_PER_H
 
@@ -188,6 +188,7 @@ def _stalls(part: Part) -> dict[str, Any]:
     }
     unexplained = [stall.seconds for stall in found.unexplained]
     return {
+        "kills_alone": dict(kills_alone(part.injector.records)),
         "stalls_after_kill": clean,
         "stalls_otherwise": mixed,
         "slow_streams": part.load.slow,

@@ -24,9 +24,11 @@ ZERO_AT_REST = {
     "detokenizer": ("tokenbus_detokenizer_readers",),
 }
 # Counts that may be no higher than they were in the beginning, with what a process may hold for a moment besides.
-# A worker forgets the sequences that ended last with the plan that comes next.
-BACK_TO_BASELINE = {"tokenbus_asyncio_tasks": 2, "tokenbus_bus_subscriptions": 1, "tokenbus_worker_sequences": 16}
+BACK_TO_BASELINE = {"tokenbus_asyncio_tasks": 2, "tokenbus_bus_subscriptions": 1}
+WORKER_BACK_TO_BASELINE = {"tokenbus_worker_sequences": 16}  # those that ended last go with the plan that comes next
+FILES = "open files"
 FILES_SLACK = 2
+SERVER_FILES_SLACK = 10  # nats-server opens and closes the files of its store as it likes
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:]+) ([0-9.e+-]+)$", re.MULTILINE)
 
@@ -44,36 +46,47 @@ async def holdings(stack: Stack) -> Holdings:
 async def _held_by(stack: Stack, name: str) -> dict[str, float]:
     _, text = await stack.get(name, "/metrics", METRICS_TIMEOUT_S)
     samples = {found[1]: float(found[2]) for found in _SAMPLE.finditer(text)}
-    wanted = (*ZERO_AT_REST[name.rpartition("-")[0]], *BACK_TO_BASELINE)
+    service = service_of(name)
+    wanted = (*ZERO_AT_REST[service], *_slacks(service))
     return {key: samples[key] for key in wanted if key in samples} | _files(stack, name)
 
 
 def _files(stack: Stack, name: str) -> dict[str, float]:
     pid = stack.pid(name)
     try:
-        return {"open files": float(len(os.listdir(f"/proc/{pid}/fd")))}
+        return {FILES: float(len(os.listdir(f"/proc/{pid}/fd")))}
     except OSError:
         return {}
 
 
+def service_of(name: str) -> str:
+    """The service of a process: worker for worker-0."""
+    return name if name == NATS_SERVER else name.rpartition("-")[0]
+
+
+def _slacks(service: str) -> dict[str, int]:
+    if service == NATS_SERVER:
+        return {FILES: SERVER_FILES_SLACK}
+    return {FILES: FILES_SLACK} | BACK_TO_BASELINE | (WORKER_BACK_TO_BASELINE if service == "worker" else {})
+
+
 def excess(now: Holdings, baseline: Holdings) -> list[str]:
-    """What is held beyond the baseline, in words; empty when everything is back."""
+    """What is held beyond the baseline, or not told at all, in words; empty when everything is back."""
     found = []
     for name, held in now.items():
-        before = _baseline_of(name, baseline)
-        zeros = ZERO_AT_REST.get(name.rpartition("-")[0], ())
+        service = service_of(name)
+        zeros = ZERO_AT_REST.get(service, ())
         found += [f"{name}: {key} is {held.get(key)}, not 0" for key in zeros if held.get(key) != 0]
-        limits = {key: before[key] + slack for key, slack in BACK_TO_BASELINE.items() if key in before}
-        limits["open files"] = before["open files"] + FILES_SLACK
-        over = [key for key, limit in limits.items() if held.get(key, limit + 1) > limit]
-        found += [f"{name}: {key} is {held.get(key)}, {before[key]:g} before" for key in over]
+        before = _baseline_of(service, baseline)
+        for key, slack in _slacks(service).items():
+            if key not in held or key not in before or held[key] > before[key] + slack:
+                found.append(f"{name}: {key} is {held.get(key)}, {before.get(key)} before")
     return found
 
 
-def _baseline_of(name: str, baseline: Holdings) -> dict[str, float]:
+def _baseline_of(service: str, baseline: Holdings) -> dict[str, float]:
     """The most that any process of the service held: after a restart another one of them may lead or serve."""
-    service = name.rpartition("-")[0]
-    family = [held for other, held in baseline.items() if other.rpartition("-")[0] == service]
+    family = [held for name, held in baseline.items() if service_of(name) == service]
     return {key: max(held.get(key, 0.0) for held in family) for key in {key for held in family for key in held}}
 
 

@@ -97,6 +97,16 @@ def attribute(stalls: Iterable[Stall], faults: list[FaultRecord]) -> Attribution
     return found
 
 
+def kills_alone(faults: list[FaultRecord]) -> Counter[str]:
+    """By service: kills with a well replica in whose window no other fault was open or began."""
+    found: Counter[str] = Counter()
+    for kill in faults:
+        window = Stall("", kill.at, kill.at + WINDOW_S)
+        alone = not any(_touches(other, window) for other in faults if other is not kill)
+        found[kill.service] += kill.kind == "kill" and alone and not kill.detail.get("alone")
+    return found
+
+
 def _touches(fault: FaultRecord, stall: Stall) -> bool:
     until = max(fault.healed_at if fault.healed_at is not None else stall.ended_at, fault.at + WINDOW_S)
     return fault.at - EARLY_S <= stall.ended_at and stall.begun_at <= until

@@ -14,7 +14,7 @@ from tests.chaos.options import Options
 from tests.chaos.part import deaths
 from tests.chaos.processes import SLACK_S, slope, was_hit
 from tests.chaos.resting import excess
-from tests.chaos.stalls import FaultRecord, Stall, StallWatch, attribute
+from tests.chaos.stalls import FaultRecord, Stall, StallWatch, attribute, kills_alone
 from tests.chaos.verdict import lines
 
 RIGHT = [5, 6, 7, 8, 9]
@@ -112,6 +112,7 @@ def test_a_stall_belongs_to_the_kill_before_it_and_to_none_when_two_are_open() -
     }
     assert dict(found.mixed) == {"kill gateway": [pytest.approx(0.7)]}
     assert [stall.key for stall in found.unexplained] == ["d"]
+    assert kills_alone(faults) == {"worker": 1, "scheduler": 1, "gateway": 0}
 
 
 def test_the_watch_counts_tokens_and_keeps_long_gaps_only() -> None:
@@ -134,14 +135,19 @@ def test_faults_are_the_same_for_the_same_seed_and_reach_every_victim() -> None:
         FaultDraw(7, ("nonsense",), victims)
 
 
-def test_what_is_held_beyond_the_baseline_is_named() -> None:
-    baseline = {"gateway-0": {"tokenbus_http_requests_running": 0.0, "open files": 20.0}}
-    same = {"gateway-1": {"tokenbus_http_requests_running": 0.0, "open files": 21.0}}
-    more = {"gateway-0": {"tokenbus_http_requests_running": 1.0, "open files": 40.0}}
-    silent: dict[str, dict[str, float]] = {"gateway-0": {}}
-    assert excess(same, baseline) == []
-    assert len(excess(more, baseline)) == 2
-    assert len(excess(silent, baseline)) == 2
+def holdings(name: str, **changed: float) -> dict[str, dict[str, float]]:
+    gauges = {"tokenbus_http_requests_running": 0.0, "tokenbus_asyncio_tasks": 30.0, "tokenbus_bus_subscriptions": 17.0}
+    return {name: {**gauges, "open files": 20.0, **changed}}
+
+
+def test_what_is_held_beyond_the_baseline_or_not_told_is_named() -> None:
+    baseline = holdings("gateway-0")
+    assert excess(holdings("gateway-1", tokenbus_asyncio_tasks=31.0), baseline) == []
+    assert len(excess(holdings("gateway-0", tokenbus_http_requests_running=1.0), baseline)) == 1
+    assert len(excess(holdings("gateway-0", tokenbus_asyncio_tasks=60.0), baseline)) == 1
+    assert len(excess({"gateway-0": {}}, baseline)) == 4
+    assert len(excess(holdings("gateway-0"), {"gateway-0": {}})) == 3
+    assert len(excess({"nats-server": {"open files": 90.0}}, {"nats-server": {"open files": 20.0}})) == 1
 
 
 def test_only_a_fault_of_late_on_the_same_process_excuses_its_end() -> None:

@@ -20,6 +20,7 @@ from shared.messages.pipeline import Accepted, GenerateRequest, Refused, Request
 from shared.params import Params
 
 APPEND_HORIZON_S = 60.0
+STUCK_LOG_S = 10.0  # longer than a restart of nats-server or an election takes
 RECORD_HEADER_BYTES = 512
 JSON_BYTES_PER_TOKEN = 8
 
@@ -46,6 +47,7 @@ class Intake:
         self._logger = logger
         self._threads = ThreadPoolExecutor(config.num_encoding_threads, "encode")
         self._running: dict[str, asyncio.Future[Accepted | Refused]] = {}
+        self._appending_since: dict[str, float] = {}
 
     @property
     def num_in_flight(self) -> int:
@@ -106,6 +108,9 @@ class Intake:
         """Raises RequestError if the shard cannot take a request now; 0 tokens while they are not counted yet."""
         now_s = asyncio.get_running_loop().time()
         config = self._config
+        # in the order of their begin; nats-server answers no append while its disk is full
+        if now_s - next(iter(self._appending_since.values()), now_s) > STUCK_LOG_S:
+            raise unavailable("The log stores nothing at present.", LOG_FULL_RETRY_S, "log_stuck")
         reason = self._view.refusal(now_s, config.queue_limits, config.leader_timeout_s, num_prompt_tokens)
         if reason is not None:
             raise reason
@@ -129,12 +134,15 @@ class Intake:
             raise too_large("The prompt is too long for return_token_ids.", "return_token_ids")
         self._check_room(len(token_ids))
         self._view.on_accepting(len(token_ids))
+        self._appending_since[request.request_id] = asyncio.get_running_loop().time()
         try:
             await self._log.append("req", data, f"req-{request.request_id}", APPEND_HORIZON_S)
         except LogFull:
             raise unavailable("The log is full.", LOG_FULL_RETRY_S, "log_full") from None
         except LogUnavailable:
             raise unavailable("The log cannot be reached.", code="log_unavailable") from None
+        finally:
+            del self._appending_since[request.request_id]
         self._metrics.prompt_tokens.observe(len(token_ids))
         self._logger.debug(
             "accepted",

@@ -217,6 +217,32 @@ async def test_more_requests_than_may_run_at_once_are_refused(nats_server: NatsS
         assert {(await inbox.next())["kind"] for inbox in waiting} == {"accepted"}
 
 
+async def test_a_log_that_answers_no_append_closes_the_door_until_it_does(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nats-server does while its disk is full."""
+
+    class SilentLog(MemoryLog):
+        gate = asyncio.Event()
+
+        async def append(self, kind: str, data: bytes, message_id: str, horizon_s: float = 60.0) -> int:
+            await self.gate.wait()
+            return await super().append(kind, data, message_id, horizon_s)
+
+    monkeypatch.setattr("services.tokenizer.intake.STUCK_LOG_S", 0.1)
+    log = SilentLog(time.time_ns)
+    async with running(nats_server, log) as run:
+        waiting = await run.ask(subjects.INFER, ASK)
+        await until(lambda: run.service._intake._appending_since, "an append")
+        await asyncio.sleep(0.15)
+        answer = await (await run.ask(subjects.INFER, ASK)).next()
+        assert (answer["status"], answer["error"]["code"]) == (503, "log_stuck")
+        assert answer["retry_after_s"] > 0
+        log.gate.set()
+        assert (await waiting.next())["kind"] == "accepted", "what was taken is kept"
+        assert (await (await run.ask(subjects.INFER, ASK)).next())["kind"] == "accepted"
+
+
 async def test_a_bug_in_one_request_is_a_500_and_no_more(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The bus on a real server."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +166,58 @@ async def test_a_probe_leaves_a_silent_server_and_no_other(nats_server: NatsServ
         nats_server.resume()
     await until(lambda: bus.is_connected)
     await bus.close()
+
+
+async def test_what_waits_for_a_silent_server_is_bounded_and_the_rest_is_told(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 4 * 1024 * 1024
+    monkeypatch.setattr("shared.bus.nats_client.MAX_WRITE_BUFFER_BYTES", limit)
+    left, right = await pair(nats_server)
+    heard: list[int] = []
+    await right.subscribe("a", lambda subject, reply, data, headers: heard.append(len(data)))
+    await right.flush()
+    large = bytes(512 * 1024)
+    await asyncio.to_thread(nats_server.pause)
+    try:
+        taken = [left.publish("a", large) for _ in range(64)]
+        transport = left._client._socket()
+        assert transport is not None and transport.get_write_buffer_size() <= limit + 2 * len(large)
+    finally:
+        nats_server.resume()
+    assert taken[0] and not taken[-1], "False says that it was not sent"
+    await until(lambda: len(heard) == sum(taken), "all that was taken")
+    assert left.publish("a", b"x"), "there is room again"
+    await left.close()
+    await right.close()
+
+
+async def test_a_subscriber_that_does_not_read_costs_its_neighbours_nothing(nats_server: NatsServer) -> None:
+    """The server keeps what it does not take, up to a limit, then ends its connection."""
+    left, right = await pair(nats_server)
+    heard: list[int] = []
+    await right.subscribe("a", lambda subject, reply, data, headers: heard.append(len(data)))
+    await right.flush()
+    host, _, port = nats_server.url.removeprefix("nats://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    writer.write(b'CONNECT {"verbose":false}\r\nSUB a 1\r\nPING\r\n')
+    assert (await reader.readline()).startswith(b"INFO ")
+    assert await reader.readline() == b"PONG\r\n"
+    num_sent = 256  # 128 MB: twice what the server keeps for one connection
+    for _ in range(num_sent):
+        assert left.publish("a", bytes(512 * 1024))
+        await left.flush()
+    await until(lambda: len(heard) == num_sent, "everything")
+    assert left.is_connected and right.is_connected
+    num_bytes = 0
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 20):
+                num_bytes += len(data)
+    assert num_bytes < sum(heard), "it was let go of"
+    writer.close()
+    await left.close()
+    await right.close()
 
 
 async def test_a_handler_that_fails_ends_the_process(nats_server: NatsServer) -> None:

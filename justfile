@@ -2,6 +2,9 @@
 
 python := ".venv/bin/python"
 
+# most tests wait for processes; the files of each worker stay together, and so do the nodes that a file starts
+parallel := "-n logical --maxprocesses 4 --dist loadfile"
+
 # List the recipes
 default:
     @{{ quote(just_executable()) }} --list --unsorted
@@ -21,11 +24,11 @@ up *options: _run
 
 # The tests of every change
 test *options: _dev
-    @exec {{ python }} -m pytest -m "not full" {{ options }}
+    @exec {{ python }} -m pytest -m "not full" {{ parallel }} {{ options }}
 
 # All tests, the long ones too
 test-full *options: _dev
-    @exec {{ python }} -m pytest {{ options }}
+    @exec {{ python }} -m pytest {{ parallel }} {{ options }}
 
 # Faults on real processes and what held; `./just chaos --minutes 26`, `./just chaos --hours 0.5 --faults none`, `--help`
 [no-exit-message]

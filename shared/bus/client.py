@@ -249,6 +249,7 @@ class Bus:
 
     async def close(self) -> None:
         """Close the connection for good; a server that does not read any more is not waited for."""
+        self._client.forget_pending()
         cut = asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, self._client.cut)
         try:
             await self._client.close()

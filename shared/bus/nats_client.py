@@ -50,8 +50,15 @@ class DirectClient(NatsClient):
     def cut(self) -> None:
         """End the connection without waiting for the server to read what is on its way."""
         transport = self._socket()
-        if transport is not None:
+        # asyncio up to Python 3.11.3 lets go of the protocol of a closed TLS transport: there is nothing to abort then
+        if transport is not None and getattr(transport, "_ssl_protocol", transport) is not None:
             transport.abort()
+
+    def forget_pending(self) -> None:
+        """Drop what waits to be sent over a connection that is gone; nats-py would try to send it as it closes."""
+        if self._status != NatsClient.CONNECTED:
+            self._pending.clear()
+            self._pending_data_size = 0
 
     def _socket(self) -> asyncio.WriteTransport | None:
         """The transport of the connection, which encrypts where TLS is on; None before the first connection."""

@@ -209,3 +209,17 @@ async def leave_stopped(server: SecuredServer, caplog: pytest.LogCaptureFixture)
         await asyncio.wait_for(bus.close(), 5.0)
     finally:
         server.resume()
+
+
+async def test_a_connection_that_is_closed_already_can_be_cut_and_comes_back(secured: SecuredServer) -> None:
+    """Early Pythons 3.11 forget the protocol of a closed TLS transport, and cannot abort it any more."""
+    bus = await Bus.connect(secured.url, "worker-1", secured.credentials("worker"))
+    hooks: list[str] = []
+    bus.reconnect_hooks.append(lambda: hooks.append("again"))
+    socket = bus._client._socket()
+    assert socket is not None
+    socket.close()
+    await until(lambda: socket.is_closing() and bool(hooks), "a new connection")
+    bus._client.cut()
+    await until(lambda: len(hooks) == 2 and bus.is_connected, "another one")
+    await bus.close()

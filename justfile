@@ -30,10 +30,10 @@ test *options: _dev
 test-full *options: _dev
     @exec {{ python }} -m pytest {{ parallel }} {{ options }}
 
-# Faults on real processes and what held; `./just chaos --minutes 26`, `./just chaos --hours 0.5 --faults none`, `--help`
+# Faults on real processes, and docs/reliability.md made anew; `./just chaos --hours 0.5 --faults none` soaks; `--help`
 [no-exit-message]
 chaos *options: _dev
-    @exec {{ python }} -m tests.chaos {{ options }}
+    @exec {{ python }} -m tests.chaos --json bench/results/chaos.json --write docs/reliability.md {{ options }}
 
 # Lint, format, types and layers
 check: _dev

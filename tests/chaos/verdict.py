@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.chaos.options import Options
+from tests.chaos.storm import MOMENTS
 
 MAX_STALL_P99_S = {"worker": 1.5, "scheduler": 2.0, "detokenizer": 1.0, "gateway": 1.0, "nats-server": 1.5}
 MIN_GOODPUT = 0.7
@@ -12,6 +13,7 @@ MAX_SLOPE_MB_PER_H = 2.0
 ENOUGH_FAULTS = 300
 GOOD_ENDS = ("exit status 0", "killed by signal 9", "deposed")
 MANY_FAULTS = 30  # from here on every service must have been hit
+MANY = 100  # cancelled requests, from here on some at every moment
 
 LOST = ("lost", "refused", "unknown to the log", "without outcome")
 WRONG_TOKENS = ("duplicated", "missing", "reordered", "foreign")
@@ -89,6 +91,9 @@ def _main(options: Options, result: dict[str, Any]) -> Iterator[Line]:
         storm = result["storm"]
         what = f"at rest after {storm['requests']} cancels"
         yield _rest("main", what, storm["rest"])
+        missed = [moment for moment in MOMENTS if not storm["moments"].get(moment)]
+        text = f"not {', '.join(missed)}" if missed else "yes"
+        yield Line("main", f"clients left: {', '.join(MOMENTS)}", "yes", text, not missed or storm["requests"] < MANY)
         left = storm["without_outcome"]
         yield Line("main", "cancelled requests without outcome", "0", str(left), not left)
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import msgspec
 import psutil
@@ -101,7 +102,7 @@ class NatsServer:
         """What the server has logged so far."""
         return (self._folder / "nats.log").read_text(encoding="utf-8", errors="replace")
 
-    def __enter__(self) -> "NatsServer":
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.faults import NATS_SERVER, Fault
+from tests.chaos.go_heap import GoHeap, difference
 from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.options import Options
 from tests.chaos.part import Part, Say, faults_by_victim, running_part
@@ -129,12 +130,13 @@ async def run_soak(options: Options, folder: Path, say: Say) -> dict[str, Any]:
     with probed_processes(heaps):
         async with running_part(options, folder, say, *options.node_options()) as part:
             async with part.loaded():
+                warm = asyncio.create_task(_warm_heap(part, warm_s))
                 if options.faults:
                     await part.injector.run(seconds, options.every_s)
                 else:
                     await asyncio.sleep(seconds)
                 result = _memory(part, warm_s) | {"hours": options.hours}
-                result["heap_diffs"] = await _heap_diffs(part, result["slopes_mb_per_h"], heaps)
+                result["heap_diffs"] = await _heap_diffs(part, result["slopes_mb_per_h"], heaps, await warm)
             await part.until_outcomes()
             result["rest"] = await part.rest()
             result["faults"] = faults_by_victim(part.injector.records)
@@ -155,14 +157,23 @@ def _memory(part: Part, warm_s: float) -> dict[str, Any]:
     }
 
 
-async def _heap_diffs(part: Part, found: dict[str, float], folder: Path) -> dict[str, str]:
-    """Of the Python processes that still run and grow by more than is allowed."""
-    now = {f"{name}/{pid}": pid for name, pid in part.stack.pids().items() if name != NATS_SERVER}
+async def _warm_heap(part: Part, warm_s: float) -> GoHeap:
+    await asyncio.sleep(warm_s)
+    return await part.stack.server.heap()
+
+
+async def _heap_diffs(part: Part, found: dict[str, float], folder: Path, warm: GoHeap) -> dict[str, str]:
+    """Of the processes that still run and grow by more than is allowed; of nats-server since its warm-up."""
+    now = {f"{name}/{pid}": pid for name, pid in part.stack.pids().items()}
     growing = {key: now[key] for key, value in found.items() if value >= MAX_SLOPE_MB_PER_H and key in now}
     if not growing:
         return {}
     part.say(f"heap diffs of {', '.join(growing)}")
-    return await heap_diffs(folder, growing)
+    server = growing.pop(f"{NATS_SERVER}/{part.stack.server.pid}", None)
+    diffs = await heap_diffs(folder, growing)
+    if server == warm.pid:
+        diffs[f"{NATS_SERVER}/{server}"] = difference(warm, await part.stack.server.heap())
+    return diffs
 
 
 def _stalls(part: Part) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.go_heap import ProfiledNatsServer
+from tests.chaos.http_get import http_get
 from tests.nodes import RunningNode
-from tests.servers import NatsServer
 
 NATS_SERVER = "nats-server"
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
@@ -51,7 +52,7 @@ class ProxyProcess:
 class Stack:
     """A running node whose processes can be hit one by one, by their names on the node (`worker-0`, `nats-server`)."""
 
-    def __init__(self, server: NatsServer, proxy: ProxyProcess, node: RunningNode) -> None:
+    def __init__(self, server: ProfiledNatsServer, proxy: ProxyProcess, node: RunningNode) -> None:
         self.server = server
         self._server_pid: int | None = server.pid
         self.proxy = proxy
@@ -124,7 +125,7 @@ class Stack:
         """Status and body of a GET on its health listener; status 0 if there was no answer in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await _http_get(self.health_port(name), path)
+                return await http_get(self.health_port(name), path)
         except (OSError, TimeoutError, ValueError, KeyError):
             return 0, ""
 
@@ -143,19 +144,6 @@ class Stack:
         return ""
 
 
-async def _http_get(port: int, path: str) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
-        answer = await reader.read()
-        while chunk := await reader.read():
-            answer += chunk
-    finally:
-        writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split(b" ", 2)[1]), body.decode(errors="replace")
-
-
 @contextlib.asynccontextmanager
 async def running_stack(folder: Path, *options: str) -> AsyncIterator[Stack]:
     """A node with these options of `tokenbus up`, ready; all of it is stopped when the context ends.
@@ -163,7 +151,7 @@ async def running_stack(folder: Path, *options: str) -> AsyncIterator[Stack]:
     Raises AssertionError when the node does not start, or does not end with status 0.
     """
     (folder / "server").mkdir(parents=True)
-    with NatsServer(folder / "server") as server:
+    with ProfiledNatsServer(folder / "server") as server:
         proxy = ProxyProcess(server.port)
         try:
             node = RunningNode(folder / "node", "--nats", f"nats://127.0.0.1:{proxy.port}", *options)

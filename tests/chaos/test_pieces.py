@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import go_heap
 from tests.chaos.faults import ALL_KINDS, NATS_SERVER, SERVICES, FaultDraw
 from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.ledger import Entry, Ledger, Truth, differences
@@ -187,3 +188,20 @@ async def test_a_heap_diff_names_the_line_that_keeps_memory(tmp_path: Path) -> N
         process.kill()
         await process.communicate()
     assert str(program) in diffs["grows"].splitlines()[1]
+
+
+def test_owners_in_a_go_heap_are_the_servers_own_functions() -> None:
+    text = (
+        "heap profile: 2: 300 [9: 900] @ heap/524288\n"
+        "1: 200 [3: 600] @ 0x1 0x2\n#\t0x1\truntime.makemap+0x5\t/go/map.go:1\n"
+        "#\t0x2\tgithub.com/nats-io/nats-server/v2/server.(*fileStore).load+0x9\t/go/filestore.go:2\n\n"
+        "0: 0 [6: 300] @ 0x3\n#\t0x3\tgithub.com/nats-io/nats-server/v2/server.(*client).parse+0x1\t/go/parser.go:3\n\n"
+        "# HeapAlloc = 12345\n"
+    )
+    heap = go_heap.parse(7, text)
+    assert (heap.live_bytes, dict(heap.owners)) == (12345, {"server.(*fileStore).load": 200})
+    later = go_heap.GoHeap(7, 22345, heap.owners + heap.owners)
+    assert go_heap.difference(heap, later).splitlines() == [
+        "live heap 0.0 -> 0.0 MB",
+        "+200 bytes  server.(*fileStore).load",
+    ]

@@ -17,6 +17,10 @@ class ModelNotFound(ModelError):
     """No such model, or no such version of it."""
 
 
+class NoSoundVersion(ModelError):
+    """A model of which every version is damaged or cannot be run."""
+
+
 class BadModelFile(ModelError):
     """A file of a model that is not what it must be.
 

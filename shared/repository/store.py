@@ -2,7 +2,7 @@
 
 A version is built in `<root>/.staging/` and renamed into place when it is whole and flushed to the disk, so a folder
 without its manifest was never finished and is never opened. Versions are counted 1, 2, 3, ...; the newest sound one is
-what a name means. Adding and removing hold a lock on the repository; reading needs none.
+what a name means, to every process alike. Adding and removing hold a lock on the repository; reading needs none.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from shared.repository.errors import BadModelFile, ModelError, ModelNotFound
+from shared.repository.errors import BadModelFile, ModelError, ModelNotFound, NoSoundVersion
 from shared.repository.gguf_source import inspect_gguf
 from shared.repository.known import KNOWN_MODELS, fetch
 from shared.repository.manifest import FileEntry, Manifest, hash_file, sync_folder, write_durably, write_manifest
@@ -25,11 +25,21 @@ from shared.repository.progress import ByteCounter, Progress, no_progress
 from shared.repository.source import ModelSource
 from shared.repository.stored_model import StoredModel
 from shared.repository.weight_check import check_weights
+from shared.repository.weight_hashes import check_weights_once
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _STAGING, _LOCK = ".staging", ".lock"
 _DOWNLOADS, _DOWNLOAD_LOCK = ".downloads", ".download-lock"
+_HASHES = ".hashes"
+
+OnPassedOver = Callable[[str, str, BadModelFile], None]
+"""Called with name, version and error for a version that is not sound when an older one is tried instead."""
+
+
+def log_passed_over(name: str, version: str, error: BadModelFile) -> None:
+    """An OnPassedOver that logs a warning."""
+    structlog.get_logger().warning("model version passed over", model=name, version=version, reason=str(error))
 
 
 def default_root() -> Path:
@@ -56,40 +66,71 @@ class ModelRepository:
         return _versions(self.root / name) if _NAME.fullmatch(name) else []
 
     def open(self, name: str, version: str | None = None) -> StoredModel:
-        """Open a version; None means the newest one that is sound, older ones are tried with a warning.
+        """Open a version; None means newest_sound.
 
-        Checked here: the manifest, the size of every file and the SHA-256 of all but the weights, which iter_weights
-        and verify check. Raises ModelNotFound; BadModelFile or ChecksumMismatch for a version that is damaged (with
-        version None: when all are).
+        Checked of a version that is named: the manifest, the size of every file and the SHA-256 of all but the weights,
+        which iter_weights and verify check. Raises ModelNotFound, BadModelFile or ChecksumMismatch, and what
+        newest_sound raises.
         """
-        found = self.versions(name)
-        if not found:
-            known = ", ".join(self.names()) or "none"
-            raise ModelNotFound(f"no model {name[:80]!r} in {self.root}; models there: {known}")
-        if version is not None:
-            if version not in found:
-                raise ModelNotFound(f"model {name} has no version {version[:20]!r}; versions: {', '.join(found)}")
-            return StoredModel.open(self.root / name / version)
-        newest_error: ModelError | None = None
-        for candidate in reversed(found):
-            try:
-                return StoredModel.open(self.root / name / candidate)
-            except BadModelFile as error:
-                reason = str(error)
-                structlog.get_logger().warning(
-                    "model version passed over", model=name, version=candidate, reason=reason
-                )
-                newest_error = newest_error or error
-        raise newest_error or ModelNotFound(f"no model {name!r} in {self.root}")
+        if version is None:
+            return self.newest_sound(name)
+        found = self._found(name)
+        if version not in found:
+            raise ModelNotFound(f"model {name} has no version {version[:20]!r}; versions: {', '.join(found)}")
+        return StoredModel.open(self.root / name / version)
 
-    def ensure(self, name: str, progress: Progress = no_progress) -> StoredModel:
-        """open, after adding the model when it is a known one that is not there yet.
+    def newest_sound(
+        self,
+        name: str,
+        progress: Progress = no_progress,
+        *,
+        reread: bool = False,
+        on_passed_over: OnPassedOver = log_passed_over,
+    ) -> StoredModel:
+        """The newest version of which every file, weights too, has the SHA-256 that was stored.
+
+        reread: also read weights that nothing has touched since they were read last. Raises ModelNotFound for an
+        unknown name, NoSoundVersion.
+        """
+        errors: list[str] = []
+        for version in reversed(self._found(name)):
+            try:
+                model = StoredModel.open(self.root / name / version)
+                check_weights_once(model, self._hashes(name, version), progress, reread=reread)
+            except BadModelFile as error:
+                on_passed_over(name, version, error)
+                errors.append(f"version {version}: {error}")
+            else:
+                return model
+        raise NoSoundVersion(f"model {name} has no sound version; {'; '.join(errors)}")
+
+    def ensure(
+        self,
+        name: str,
+        progress: Progress = no_progress,
+        *,
+        reread: bool = False,
+        on_passed_over: OnPassedOver = log_passed_over,
+    ) -> StoredModel:
+        """newest_sound, after adding the model when it is a known one that is not there yet.
 
         Raises ModelNotFound for a name that is neither here nor known, and what adding and opening raise.
         """
         if self.versions(name) or name not in KNOWN_MODELS:
-            return self.open(name)
+            return self.newest_sound(name, progress, reread=reread, on_passed_over=on_passed_over)
         return self.add_known(name, progress=progress)
+
+    def _found(self, name: str) -> list[str]:
+        """versions, at least one. Raises ModelNotFound."""
+        found = self.versions(name)
+        if not found:
+            known = ", ".join(self.names()) or "none"
+            raise ModelNotFound(f"no model {name[:80]!r} in {self.root}; models there: {known}")
+        return found
+
+    def _hashes(self, name: str, version: str) -> Path:
+        """Where it is remembered what the version's weights were found to hold."""
+        return self.root / _HASHES / name / f"{version}.json"
 
     def add_known(
         self, known: str, name: str | None = None, version: str | None = None, progress: Progress = no_progress
@@ -163,6 +204,7 @@ class ModelRepository:
                 for item in doomed:
                     (self.root / name / item).rename(staged / item)
                     sync_folder(self.root / name)
+                    self._hashes(name, item).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # other versions, or files of somebody else, are still in it
                 (self.root / name).rmdir()
         return doomed

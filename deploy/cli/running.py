@@ -21,7 +21,7 @@ from deploy.node.listeners import Listeners, open_listeners
 from deploy.node.nats_server import NatsServerMissing
 from deploy.node.node import Node, StartFailed, make_processes
 from deploy.node.processes import NodeProcess
-from shared.repository.errors import ModelError
+from shared.repository.errors import BadModelFile, ModelError
 from shared.repository.store import ModelRepository
 
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
@@ -47,7 +47,7 @@ class PreparedNode(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -> Iterator[PreparedNode]:
-    """Open the HTTP sockets, check NATS, take the data folder, fetch the model. given: options for the services.
+    """Open the HTTP sockets, check NATS, take the data folder, fetch and check the model. given: options for services.
 
     Raises START_ERRORS, and ConfigError when a service does not accept what was given.
     """
@@ -59,16 +59,31 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
         folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
         folder.open()
         try:
-            root = given.get("model_repository")
-            with model_progress(console) as progress:
-                model = ModelRepository(Path(root) if root else None).ensure(config.model, progress)
             # A version added later must not make a restarted service differ from the others.
-            options = {"model_version": model.version, **given}
+            options = {**given, "model_version": _sound_version(config.model, given, console)}
             processes, nats_url = make_processes(config, options, folder, listeners)
             served_names = list(given.get("served_model_name") or [config.model])
             yield PreparedNode(config, folder, listeners, processes, nats_url, served_names)
         finally:
             folder.close()
+
+
+def _sound_version(name: str, given: dict[str, Any], console: Console) -> str:
+    """The version to serve, after reading all its weights: the one that was asked for, or the newest that is sound."""
+    root, version = given.get("model_repository"), given.get("model_version")
+    repository = ModelRepository(Path(root) if root else None)
+
+    def warn(name: str, version: str, error: BadModelFile) -> None:
+        console.print(f"Warning: {name} version {version} is passed over: {error}", highlight=False, markup=False)
+
+    with model_progress(console) as progress:
+        if not version:
+            return repository.ensure(name, progress, reread=True, on_passed_over=warn).version
+        if not repository.versions(name):
+            repository.ensure(name, progress)
+        model = repository.open(name, version)
+        model.verify_weights(progress)
+    return model.version
 
 
 @contextlib.asynccontextmanager

@@ -39,6 +39,12 @@ def complete(url: str, prompt: str) -> list[int]:
         return token_ids
 
 
+def flip_last_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
 def new_pid(node: RunningNode, name: str, old: int) -> int:
     """The process id of the next start."""
     deadline = time.monotonic() + LIMIT_S
@@ -107,6 +113,26 @@ def test_a_log_that_does_not_fit_the_disk_is_told_at_once(tmp_path: Path, option
     error = failed_start(tmp_path / "node", [*options, "--log-max-bytes", str(1 << 60)])
     assert "--log-max-bytes: nats-server has no storage left" in error
     assert "Traceback" not in error
+
+
+def test_a_damaged_version_is_told_and_an_older_one_serves(tmp_path: Path) -> None:
+    files = []
+    for seed in (0, 1):
+        folder = store_tiny_model(tmp_path, "LlamaForCausalLM", seed=seed, max_position_embeddings=512).path
+        files.append(folder / "model.safetensors")
+    options = ["--engine", "fake", "--model", "tiny", "--model-repository", str(tmp_path / "models")]
+    flip_last_bit(files[1])
+    with RunningNode(tmp_path / "node", *options) as node:
+        assert len(complete(node.url, "one")) == 20
+        for service in ("worker", "tokenizer"):
+            assert 'model_version = "1"' in node.folder.config(f"{service}-0.toml").read_text()
+        (warning,) = [line for line in node.output.read_text().splitlines() if "Warning" in line]
+        assert warning == f"Warning: tiny version 2 is passed over: {files[1]}: its SHA-256 differs from the stored one"
+    (line,) = failed_start(tmp_path / "node", [*options, "--model-version", "2"]).splitlines()
+    assert line == f"tokenbus up: {files[1]}: its SHA-256 differs from the stored one"
+    flip_last_bit(files[0])
+    (line,) = failed_start(tmp_path / "node", options).splitlines()
+    assert re.fullmatch(rf"tokenbus up: model tiny has no sound version; .*{files[1]}.*{files[0]}.*", line)
 
 
 def test_unknown_model_is_one_line(tmp_path: Path, options: list[str]) -> None:

@@ -5,19 +5,16 @@ state worth saving: whoever dies, hangs or falls behind is fenced, and its seque
 """
 
 import asyncio
-import random
 from typing import Any
 
-import msgspec
-
 from services.worker.config import WorkerConfig
-from services.worker.core.frame_window import Frame, FrameWindow
 from services.worker.core.oversize import without_rows
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
 from services.worker.core.stuck_clock import StuckClock
 from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
+from services.worker.frame_sender import FrameSender
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
 from services.worker.native_threads import run_in_native_thread
@@ -40,16 +37,6 @@ COMPLAINT_S = 1.0
 INT32_BYTES = 4
 
 _decode_plan = decoder(EpochStart | StepPlan)
-
-
-class _PubAck(msgspec.Struct):
-    """JetStream's answer to a publish; error holds code and description when nothing was stored."""
-
-    seq: int = 0
-    error: dict[str, object] | None = None
-
-
-_decode_ack = msgspec.json.Decoder(_PubAck).decode
 
 
 async def serve(host: ServiceHost, config: WorkerConfig) -> None:
@@ -83,10 +70,8 @@ class Worker:
     ) -> None:
         self.name = host.name
         self.queue = PlanQueue()
-        self.window = FrameWindow()
         self._host = host
         self._bus = host.bus
-        self._log = log
         self._config = config
         self._engine = engine
         self._metrics = metrics
@@ -107,16 +92,18 @@ class Worker:
         self._finished = 0
         self._leaving = False
         self._next_complaint_s = 0.0
-        self.inbox = ""
         self._plan_counts = EndpointCounts()
+        self.frames = FrameSender(
+            host.bus, log, metrics, host.log, self._feed, self._count_malformed, config.test_drop_frames
+        )
+        self.window = self.frames.window
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve plans until the host stops; raises what ended the engine."""
         self._thread.start()
-        self.inbox = self._bus.new_inbox()
-        await self._bus.subscribe(f"{self.inbox}.*.*", self.on_acknowledgement)
+        await self.frames.start()
         await self._bus.subscribe(subjects.plan(self.name), self.on_plan)
         self._bus.reconnect_hooks.append(self.on_reconnected)
         self._host.add_stats("plan", subjects.plan(self.name), lambda: self._plan_counts)
@@ -146,7 +133,7 @@ class Worker:
             if now_s >= next_beat_s:
                 next_beat_s = now_s + HEARTBEAT_S
                 self._send_heartbeat()
-            self._send_again(self.window.take_overdue(now_s))
+            self.frames.send_overdue()
             if self._stuck.is_over(now_s, self._opening):
                 epoch, step = self._thread.begun
                 raise EngineStuck(
@@ -218,34 +205,10 @@ class Worker:
             gap = PlanGap(worker=self.name, epoch=self.queue.epoch, next_plan=self.queue.next_plan)
             self._bus.publish(subjects.plan_gap(self._config.shard), encode(gap))
 
-    def on_acknowledgement(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
-        """PubAck of one copy of a frame; without data it is NATS saying that no stream listens."""
-        _, epoch, step = subject.rsplit(".", 2)
-        if not data:
-            self._on_refused("no stream takes the log's records")
-            return
-        try:
-            ack = _decode_ack(data)
-            place = int(epoch), int(step)
-        except ValueError as error:
-            self._count_malformed(str(error))
-            return
-        if ack.error is not None or ack.seq <= 0:
-            self._on_refused(str((ack.error or {}).get("description", "refused")))
-            return
-        self.window.on_stored(*place, ack.seq, self._loop.time())
-        self._metrics.num_frames_outstanding = self.window.num_outstanding
-        self._feed()
-
-    def _on_refused(self, reason: str) -> None:
-        if self.window.refusal is None:
-            self._host.log.warning("the log refuses frames; they are kept", reason=reason)
-        self.window.on_refused(reason)
-
     def on_reconnected(self) -> None:
         """NATS is back: what was on its way may be lost."""
         self._send_heartbeat()
-        self._send_again(self.window.take_all(self._loop.time()))
+        self.frames.send_all()
 
     # ---- from the engine --------------------------------------------------------------------------------------------
 
@@ -296,8 +259,7 @@ class Worker:
             frame = without_rows(frame, f"the output of one step takes {len(data)} bytes, more than a message may")
             data = encode(frame)
         self._finished = frame.step
-        self.window.add(frame.step, data, self._loop.time())
-        self._send_frame(frame.step, data)
+        self.frames.send(frame.step, data)
         metrics = self._metrics
         metrics.num_frames += 1
         metrics.num_rows += len(frame.positions) // 4
@@ -305,7 +267,6 @@ class Worker:
         metrics.iteration_tokens.observe(done.num_tokens)
         metrics.step_seconds.observe(done.step_s)
         metrics.num_sequences = done.num_sequences
-        metrics.num_frames_outstanding = self.window.num_outstanding
         if done.failure is not None:
             metrics.steps_failed[done.failure] += 1
         if done.wait_s is not None:
@@ -321,16 +282,6 @@ class Worker:
                 return
             self._num_submitted += 1
             self._thread.submit_plan(plan)
-
-    def _send_frame(self, step: int, data: bytes) -> None:
-        if self._config.test_drop_frames and random.random() < self._config.test_drop_frames:
-            return
-        self._log.append_frame(data, f"{self.inbox}.{self.window.epoch}.{step}")
-
-    def _send_again(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            self._send_frame(frame.step, frame.data)
-        self._metrics.num_frames_resent += len(frames)
 
     @property
     def _is_idle(self) -> bool:

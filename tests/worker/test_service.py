@@ -134,7 +134,7 @@ async def test_streams_are_whole_and_batched(nats_server: NatsServer) -> None:
 async def test_losses_are_repaired(nats_server: NatsServer, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules 4 and 5 on the wire: a tenth of all plans, or of all frames, never arrives."""
     chances = itertools.cycle([0.0] + 9 * [1.0])  # every tenth frame, without luck
-    monkeypatch.setattr("services.worker.service.random.random", lambda: next(chances))
+    monkeypatch.setattr("services.worker.frame_sender.random.random", lambda: next(chances))
     losses = {"drop_plans": 0.1} if what == "plans" else {"drop_frames": 0.1}
     async with shard(nats_server, make_engine("chained"), **losses) as running:
         await running.finish(await running.ask(8))
@@ -206,8 +206,8 @@ async def test_n1_to_n4_garbage_on_its_subjects_costs_nothing(nats_server: NatsS
         ]
         for data in garbage:
             running.leader.bus.publish(subjects.plan(running.worker.name), data)
-            running.leader.bus.publish(f"{running.worker.inbox}.1.1", data or b"x")
-            running.leader.bus.publish(f"{running.worker.inbox}.x.y", data or b"x")
+            running.leader.bus.publish(f"{running.worker.frames.inbox}.1.1", data or b"x")
+            running.leader.bus.publish(f"{running.worker.frames.inbox}.x.y", data or b"x")
         sequences = await running.ask(3)
         await running.finish(sequences)
         assert running.count("tokenbus_worker_messages_dropped_total", reason="malformed") >= 2 * len(garbage)

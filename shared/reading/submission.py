@@ -23,7 +23,7 @@ WAIT_S = 0.05
 MAX_WAIT_S = 0.5
 
 # What a tokenizer refuses with these was judged before it went to the log; so was whatever is wrong in itself (4xx).
-_JUDGED_BEFORE = frozenset({QUEUE_FULL, "too_many_requests", "no_scheduler", "starting", "no_worker"})
+_JUDGED_BEFORE = frozenset({QUEUE_FULL, "too_many_requests", "no_scheduler", "starting", "no_worker", "log_stuck"})
 
 _decode_reply: Callable[[bytes], Accepted | Refused] = decoder(Accepted | Refused)
 

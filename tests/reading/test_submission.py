@@ -21,6 +21,7 @@ QUEUE_FULL = unavailable("The queue is full.", code="queue_full")
         (invalid("No.", "n"), 0, True),
         (QUEUE_FULL, 1, False),
         (invalid("No.", "n"), 1, False),
+        (unavailable("The log stores nothing at present.", code="log_stuck"), 0, True),
         (unavailable("The log cannot be reached.", code="log_unavailable"), 0, False),
         (unavailable("The tokenizer was stopped."), 0, False),
     ],

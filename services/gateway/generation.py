@@ -36,8 +36,9 @@ class Generation:
     """Starts all prompts, reads their text, answers.
 
     open_prompts: one for each prompt, given where its deltas go. positions: tokens of each choice that the client has
-    already. deadline_s: seconds from now, after which the log is trusted no longer to tell of the end. is_kept: whether
-    the requests go on when this answer breaks off.
+    already. deadline_s: seconds from now until the requests' own deadline; somewhat later the log is trusted no longer
+    to tell of their end. limit_s: seconds from now after which this client wants no answer, None if it waits for the
+    end. is_kept: whether the requests go on when this answer breaks off.
 
     Deltas come in from the bus's read loop (_on_delta) and leave in the same call: a token costs no task switch. No
     HTTP status is sent before the first delta or end (rule 13). Whatever way it ends, every prompt is abandoned, which
@@ -52,12 +53,14 @@ class Generation:
         metrics: ModelMetrics,
         *,
         deadline_s: float,
+        limit_s: float | None = None,
         is_kept: bool,
         positions: Sequence[int] | None = None,
     ) -> None:
         self._exchange = exchange
         self._metrics = metrics
         self._deadline_s = deadline_s
+        self._limit_s = limit_s
         self._is_kept = is_kept
         positions = positions or [0] * shape.num_choices
         self._usage = Usage(num_completion_tokens=sum(positions))
@@ -78,11 +81,14 @@ class Generation:
 
     async def run(self) -> None:
         """Answer the request. Raises RequestError as long as no status was sent."""
+        end_s = self._deadline_s + DEADLINE_GRACE_S
+        is_limited = self._limit_s is not None and self._limit_s < end_s
         try:
-            async with asyncio.timeout(self._deadline_s + DEADLINE_GRACE_S):
+            async with asyncio.timeout(self._limit_s if is_limited else end_s):
                 await self._answer()
         except TimeoutError:
-            await self._answer_failure(timed_out("The deadline of the request has passed."))
+            limited = "The time that this client gave has passed; the request goes on."
+            await self._answer_failure(timed_out(limited if is_limited else "The deadline of the request has passed."))
         finally:
             for prompt in self._prompts:
                 prompt.abandon()

@@ -1,9 +1,11 @@
 """X-Request-Timeout: the client's own deadline (row 50)."""
 
+import asyncio
 import time
 
 import pytest
 
+from services.gateway.generation import DEADLINE_GRACE_S
 from tests.gateway.conftest import Running
 from tests.gateway.stand_in import Script
 from tests.waiting import until
@@ -47,3 +49,20 @@ async def test_row_50_it_passes_before_the_first_token_and_after_it(
         await until(lambda: [reads for *_, reads in running.stand_in.readers] == [False, False], "left, not cancelled")
     else:
         await until(lambda: len(running.stand_in.ends) == 2, "cancelled")
+
+
+async def test_who_joins_with_less_time_is_answered_no_longer(running: Running) -> None:
+    """The request's own deadline is that of whoever sent it, and the grace for the log's word is of no use here."""
+    key = {"Idempotency-Key": "k"}
+    body = {"model": "tiny", "prompt": "hello", "stream": True}
+    running.stand_in.script = Script(holds_at=0)
+    sending = asyncio.create_task(running.http.post("/v1/completions", json=body, headers=key))
+    await until(lambda: running.stand_in.readers, "a reader")
+    began_s = time.monotonic()
+    answer = await running.http.post("/v1/completions", json=body, headers=key | {"X-Request-Timeout": "0.2"})
+    assert 0.2 <= time.monotonic() - began_s < DEADLINE_GRACE_S
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert "goes on" in answer.json()["error"]["message"]
+    running.stand_in.release()
+    assert (await sending).text.endswith("data: [DONE]\n\n")
+    assert running.stand_in.ends == []

@@ -36,6 +36,7 @@ from shared.reading.submission import new_request_id
 PREFIX = "/v1/requests/"
 STREAM = "/stream"
 CANCEL_HORIZON_S = 5.0
+CANCEL_WAIT_S = 0.5
 # What has ended is there at once, but its client may read slowly.
 READ_AGAIN_S = 60.0
 
@@ -103,6 +104,7 @@ class RequestEndpoints:
     ) -> None:
         """Find the key's request in the log, or send it; then read it like anybody, in the form that this body asks
         for."""
+        began_at = time.monotonic()
         shape, positions = prepared.shape, wishes.positions
         if positions is not None and not shape.stream:
             raise invalid(f"{LAST_EVENT_ID} continues a stream: stream must be true.", LAST_EVENT_ID)
@@ -110,6 +112,10 @@ class RequestEndpoints:
             check_num_positions(positions, shape.num_choices)
         keyed = KeyedRequest(self._pipeline, prepared, may_send=positions is None)
         logged = await keyed.find_or_send(refusal)
+        limit_s = None
+        if wishes.timeout_s is not None and not keyed.was_sent:
+            # The log tells of the deadline of whoever sent it, not of this client's.
+            limit_s = max(0.0, wishes.timeout_s - (time.monotonic() - began_at))
         shape = msgspec.structs.replace(shape, created=logged.origin.created, model=logged.origin.model)
         generation = Generation(
             shape,
@@ -117,6 +123,7 @@ class RequestEndpoints:
             exchange,
             self._metrics.of_model(shape.model) if keyed.was_sent else ModelMetrics(),
             deadline_s=wishes.timeout_s or max(logged.left_s(), READ_AGAIN_S),
+            limit_s=limit_s,
             is_kept=True,
             positions=positions,
         )
@@ -164,9 +171,12 @@ class RequestEndpoints:
 
     async def _cancel(self, exchange: Exchange) -> None:
         """DELETE /v1/requests/{id}: end it for all its readers. What has ended stays as it is; for what is not there
-        the end is logged all the same, and a request that comes later with this id has ended before it begins."""
+        the end is logged all the same, and a request that comes later with this id has ended before it begins.
+
+        How many prompts it has only the log knows, so a request on its way is waited for.
+        """
         request_id = id_in_path(exchange.path.removeprefix(PREFIX))
-        described = await look(self._pipeline, request_id)
+        described = await look(self._pipeline, request_id, wait_s=CANCEL_WAIT_S)
         origin = read_origin(described)
         num_prompts = origin.num_prompts if described.found else 1
         if not described.forgotten:

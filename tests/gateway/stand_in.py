@@ -84,7 +84,8 @@ class Detokenizer:
 
 
 class StandIn:
-    """Create with StandIn.start. requests: all GenerateRequests seen, in order; scripts: by request id, else script."""
+    """Create with StandIn.start. requests: all GenerateRequests seen, in order; waiting: questions about requests that
+    are not logged."""
 
     def __init__(self, bus: Bus, shard: str) -> None:
         self.bus = bus
@@ -108,6 +109,7 @@ class StandIn:
         self.ignored_infers = 0
         self.refused_prompts: dict[object, RequestError] = {}
         self.descriptions_left = float("inf")
+        self.waiting: dict[str, list[tuple[Describe, str]]] = {}
         self.detokenizer = Detokenizer("detokenizer-1")
         self._scripts: dict[str, Script] = {}
         self._live: dict[int, Attach] = {}
@@ -207,12 +209,27 @@ class StandIn:
         request_id = request.request_id or ""
         self.logged.setdefault(request_id, request)
         self._scripts.setdefault(request_id, self.script)
+        for describe, reply in self.waiting.pop(request_id, ()):
+            self._describe(describe, reply)
 
     def _on_describe(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         if self.descriptions_left < 1:
             return
         self.descriptions_left -= 1
         describe: Describe = _decode_describe(data)
+        request_id = describe.request_id
+        if describe.wait_s and request_id not in self.logged and request_id not in self.forgotten:
+            self.waiting.setdefault(request_id, []).append((describe, reply))
+            self._tasks.append(asyncio.create_task(self._end_waiting(request_id, describe.wait_s)))
+        else:
+            self._describe(describe, reply)
+
+    async def _end_waiting(self, request_id: str, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        for describe, reply in self.waiting.pop(request_id, ()):
+            self._describe(describe, reply)
+
+    def _describe(self, describe: Describe, reply: str) -> None:
         request = self.logged.get(describe.request_id)
         if request is None or describe.request_id in self.forgotten:
             is_forgotten = describe.request_id in self.forgotten

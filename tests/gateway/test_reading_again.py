@@ -260,6 +260,22 @@ async def test_delete_ends_it_for_everybody(running: Running) -> None:
     assert (await running.http.delete("/v1/requests/nonsense")).status_code == 404
 
 
+async def test_delete_waits_for_a_request_on_its_way(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is logged says that there is a second prompt."""
+    monkeypatch.setattr("services.gateway.request_endpoints.CANCEL_WAIT_S", 5.0)
+    await running.complete(prompt=["a", "b"])
+    stand_in = running.stand_in
+    requests = list(stand_in.logged.values())
+    first, second = [request.request_id for request in requests]
+    stand_in.logged.clear()
+    deleting = asyncio.create_task(running.http.delete(f"/v1/requests/{first}"))
+    await until(lambda: first in stand_in.waiting, "the question")
+    for request in requests:
+        stand_in.log(request)
+    assert (await deleting).status_code == 200
+    await until(lambda: stand_in.ends == [first, second], "both ends")
+
+
 async def test_a_draining_gateway_leaves_kept_requests_and_says_so(running: Running) -> None:
     hold(running)
     kept, ordinary = Reader.asking(running, RESUMABLE), Reader.asking(running)

@@ -28,8 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     store.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(store)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a disk of its own needs the right to mount: {done.stderr.strip()}")
+    assert not done.returncode, f"a disk of its own needs the right to mount: {done.stderr.strip()}"
     try:
         yield store
     finally:
@@ -57,6 +56,7 @@ async def refusal(client: httpx.AsyncClient) -> httpx.Response:
     raise AssertionError(f"not refused within {REFUSAL_LIMIT_S} s")
 
 
+@pytest.mark.full
 async def test_a_full_disk_stops_admission_and_loses_nothing(small_disk: Path) -> None:
     with RunningNode(small_disk.parent, *OPTIONS) as node:
         before = node.pids()

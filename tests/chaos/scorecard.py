@@ -7,7 +7,7 @@ KINDS = ("kill", "term", "blink", "stall", "cut", "delay")
 MAX_DIFF_LINES = 30
 HEAD = """# Reliability
 
-Written by `./just chaos --write docs/reliability.md`; not edited by hand.
+Written by `./just chaos` from bench/results/chaos.json; not edited by hand.
 
 Real processes of `tokenbus up`, two of each service, and nats-server behind a proxy of ours, under load from clients
 that resume their streams; the fake engine draws tokens that cannot be repeated, so only a correct protocol gives every

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.waiting import until
 
 PROBE = Path(__file__).parent / "probe"
+ROOT = Path(__file__).parents[2]
 TRACE_S = 120.0
 WRITE_LIMIT_S = 30.0
 
@@ -45,4 +47,11 @@ async def heap_diffs(folder: Path, pids: dict[str, int], seconds: float = TRACE_
 
 
 def _read(file: Path) -> str:
-    return file.read_text() if file.exists() else "no answer"
+    return without_places(file.read_text()) if file.exists() else "no answer"
+
+
+def without_places(text: str) -> str:
+    """Files by where they lie in the project or in Python, wherever that is on this machine."""
+    for folder in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
+        text = text.replace(f"{folder}/", "")
+    return text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import go_heap
+from tests.chaos import go_heap, heap
 from tests.chaos.faults import ALL_KINDS, NATS_SERVER, SERVICES, FaultDraw
 from tests.chaos.heap import heap_diffs, probed_processes
 from tests.chaos.ledger import Entry, Ledger, Truth, differences
@@ -205,3 +205,8 @@ def test_owners_in_a_go_heap_are_the_servers_own_functions() -> None:
         "live heap 0.0 -> 0.0 MB",
         "+200 bytes  server.(*fileStore).load",
     ]
+
+
+def test_a_heap_diff_names_files_without_where_they_lie() -> None:
+    text = f'File "{heap.ROOT}/shared/service.py"\nFile "{sys.base_prefix}/lib/python3.11/asyncio/locks.py"'
+    assert heap.without_places(text) == 'File "shared/service.py"\nFile "lib/python3.11/asyncio/locks.py"'

@@ -13,10 +13,10 @@ from services.gateway.presence import Presence
 from shared import subjects
 from shared.bus.client import Bus, Handler, Subscription
 from shared.bus.nats_log import NatsLog
+from shared.log.cancel import append_cancel
 from shared.log.port import LogFull, LogUnavailable
-from shared.messages.codec import WireError, decoder, encode
+from shared.messages.codec import WireError, decoder
 from shared.messages.control import DetokenizerHeartbeat, LeaderHeartbeat, TokenizerHeartbeat
-from shared.messages.pipeline import End
 from shared.reading.hub import StreamHub
 
 LOG_PROBE_S = 0.4
@@ -98,9 +98,8 @@ class Pipeline:
             self.bus.fatal(error)
 
     async def _append_cancel(self, request_id: str, shard: str) -> None:
-        record = encode(End(request_id=request_id, reason="cancel"))
         try:
-            await self.log_of(shard).append("end", record, f"cancel-{request_id}")
+            await append_cancel(self.log_of(shard), request_id)
         except (LogFull, LogUnavailable) as error:
             self._log.error("a cancelled request goes on", request_id=request_id, error=str(error))
 

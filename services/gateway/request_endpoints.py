@@ -28,9 +28,8 @@ from services.gateway.metrics import GatewayMetrics, ModelMetrics
 from services.gateway.pipeline import Pipeline
 from services.gateway.prompt_request import PromptRequest
 from shared.errors import RequestError, invalid, unavailable
+from shared.log.cancel import append_cancel
 from shared.log.port import LogFull, LogUnavailable
-from shared.messages.codec import encode
-from shared.messages.pipeline import End
 from shared.reading.submission import new_request_id
 
 PREFIX = "/v1/requests/"
@@ -185,9 +184,7 @@ class RequestEndpoints:
         await exchange.answer_json({"id": answer_id(request_id, origin.chat), "object": "request", "cancelled": True})
 
     async def _append_cancel(self, request_id: str) -> None:
-        log = self._pipeline.log_of(self._pipeline.shard)
-        record = encode(End(request_id=request_id, reason="cancel"))
         try:
-            await log.append("end", record, f"cancel-{request_id}", CANCEL_HORIZON_S)
+            await append_cancel(self._pipeline.log_of(self._pipeline.shard), request_id, CANCEL_HORIZON_S)
         except (LogFull, LogUnavailable):
             raise unavailable("The log takes no cancel now; try again later.", code="log_unavailable") from None

@@ -27,6 +27,7 @@ from shared.bus.client import Bus, Subscription
 from shared.bus.nats_log import NatsLog
 from shared.bus.receiver import Receiver
 from shared.errors import INVALID_REQUEST, RequestError, invalid, unavailable
+from shared.log.cancel import append_cancel
 from shared.log.port import Log, LogFull, LogUnavailable
 from shared.messages.codec import WireError, client_decoder, encode
 from shared.messages.control import (
@@ -37,7 +38,7 @@ from shared.messages.control import (
     LeaderHeartbeat,
     TokenizerHeartbeat,
 )
-from shared.messages.pipeline import Accepted, End, ErrorBody, GenerateRequest, Refused
+from shared.messages.pipeline import Accepted, ErrorBody, GenerateRequest, Refused
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 from shared.service import EndpointCounts, Health, ServiceHost, StartError
@@ -199,9 +200,8 @@ class TokenizerService:
 
     async def _on_cancel(self, cancel: CancelRequest, reply: str, style: str, num_bytes: int) -> Answer | None:
         request_id = check_request_id(cancel.request_id)
-        end = End(request_id=request_id, choice=-1, reason="cancel")
         try:
-            await self._log.append("end", encode(end), f"cancel-{request_id}")
+            await append_cancel(self._log, request_id)
         except (LogFull, LogUnavailable):
             raise unavailable("The log takes no cancel now.", code="log_unavailable") from None
         self._metrics.cancels.inc()

@@ -27,6 +27,7 @@ from shared.health import Health, HealthServer
 from shared.logs import configure_logging, get_logger
 from shared.micro import Endpoint, EndpointCounts, MicroService
 from shared.process_gauges import export_process_gauges
+from shared.stop_signals import StopSignals
 
 __all__ = ["EndpointCounts", "Health", "ServiceHost", "StartError", "main"]
 
@@ -34,7 +35,6 @@ C = TypeVar("C", bound=ServiceConfig)
 T = TypeVar("T")
 
 CANCEL_GRACE_S = 2.0
-SAME_STOP_S = 0.3  # just, timeout and others send the process group and the process a signal each: that is one wish
 
 
 class StartError(Exception):
@@ -63,7 +63,6 @@ class ServiceHost:
         self.log: FilteringBoundLogger = get_logger(service=service, instance=config.name or self.name)
         self.stopping = asyncio.Event()
         self.hurrying = asyncio.Event()
-        self._stop_asked_s = 0.0
         self.health: Callable[[], Health] = _starting
         self.micro = MicroService(service, self.name, f"Tokenbus {service}", _metadata(config))
         self._is_connected: Callable[[], bool] = lambda: False
@@ -81,13 +80,14 @@ class ServiceHost:
         missing = [*([] if nats else ["nats"]), *(["stopping"] if stopping else []), *health.missing]
         return Health(health.ready and nats and not stopping, details | health.details, missing)
 
-    async def connect(self) -> None:
+    async def connect(self) -> Bus:
         """Connect the bus, waiting until NATS is there, and answer the NATS service API."""
         self.bus = await Bus.connect(self.config.nats, self.name, self._credentials, role=self.service)
         self._is_connected = lambda: self.bus.is_connected
         self.num_subscriptions = lambda: self.bus.num_subscriptions
         for subject in self.micro.subjects():
             await self.bus.subscribe(subject, self._on_micro)
+        return self.bus
 
     async def unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of what is awaited; None when the service is told to stop first, the work being cancelled."""
@@ -100,15 +100,6 @@ class ServiceHost:
         working.cancel()
         await asyncio.wait({working})
         return None
-
-    def on_stop_signal(self) -> None:
-        """SIGTERM or SIGINT came."""
-        now_s = asyncio.get_running_loop().time()
-        if not self.stopping.is_set():
-            self._stop_asked_s = now_s
-            self.stopping.set()
-        elif now_s - self._stop_asked_s > SAME_STOP_S:
-            self.hurrying.set()
 
     def _on_micro(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         if reply:
@@ -136,8 +127,9 @@ def main(
 
 async def _run(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
     loop = asyncio.get_running_loop()
+    signals = StopSignals(host.stopping.set, host.hurrying.set)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, host.on_stop_signal)
+        loop.add_signal_handler(number, signals.on_signal)
     loop.set_exception_handler(lambda _, context: _on_stray_error(host, context))
     export_process_gauges(lambda: host.num_subscriptions())
     server = None
@@ -167,15 +159,11 @@ def _forget_imports() -> None:
 
 
 async def _connect_and_serve(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], Awaitable[None]]) -> int:
-    stopped = asyncio.ensure_future(host.stopping.wait())
-    connecting = asyncio.ensure_future(host.connect())
-    await asyncio.wait({stopped, connecting}, return_when=asyncio.FIRST_COMPLETED)
-    if not connecting.done():
-        connecting.cancel()
+    if await host.unless_stopping(host.connect()) is None:
         return 0
-    connecting.result()
     host.log.info("connected", nats=without_password(config.nats), name=host.name)
     _forget_imports()
+    stopped = asyncio.ensure_future(host.stopping.wait())
     serving = asyncio.ensure_future(serve(host, config))
     await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
     if host.stopping.is_set():

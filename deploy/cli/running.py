@@ -23,9 +23,9 @@ from deploy.node.node import Node, StartFailed, make_processes
 from deploy.node.processes import NodeProcess
 from shared.repository.errors import BadModelFile, ModelError
 from shared.repository.store import ModelRepository
+from shared.stop_signals import StopSignals
 
 START_ERRORS = (NotPossible, FolderInUse, StartFailed, NatsServerMissing, ModelError, OSError)
-SAME_STOP_S = 0.3
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -131,14 +131,6 @@ async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) ->
 
 
 def _handle_signals(stopping: asyncio.Event, node: Node) -> None:
-    loop = asyncio.get_running_loop()
-    first: list[float] = []
-
-    def on_signal() -> None:
-        if first and loop.time() - first[0] > SAME_STOP_S:
-            node.hurry()
-        first.append(loop.time())
-        stopping.set()
-
+    signals = StopSignals(stopping.set, node.hurry)
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, signals.on_signal)

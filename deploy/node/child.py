@@ -11,9 +11,9 @@ from typing import Any
 
 from deploy.node import launch
 from deploy.node.processes import Probe, Start
+from shared.stop_signals import SAME_STOP_S
 
-# Services take two signals at once for one wish (shared/service.py).
-SECOND_SIGNAL_AFTER_S = 0.5
+SECOND_SIGNAL_AFTER_S = SAME_STOP_S + 0.2  # services take two signals at once for one wish
 KILL_AFTER_S = 5.0
 CLEAN = (0, -signal.SIGTERM)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deploy.cli import running
+from shared.stop_signals import SAME_STOP_S
 from tests.waiting import until
 
 
@@ -35,11 +36,11 @@ async def node() -> AsyncIterator[Hurried]:
 async def test_a_signal_that_comes_twice_still_drains(node: Hurried) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.sleep(running.SAME_STOP_S / 3)
+    await asyncio.sleep(SAME_STOP_S / 3)
     assert node.num_hurries == 0
 
 
 async def test_a_later_signal_ends_the_drain(node: Hurried) -> None:
-    await asyncio.sleep(running.SAME_STOP_S * 1.2)
+    await asyncio.sleep(SAME_STOP_S * 1.2)
     os.kill(os.getpid(), signal.SIGINT)
     await until(lambda: node.num_hurries == 1)

@@ -16,7 +16,7 @@ import pytest
 
 from deploy.node.nats_server import free_port
 from shared.bus.client import Bus
-from shared.service import SAME_STOP_S
+from shared.stop_signals import SAME_STOP_S
 from tests.servers import NatsServer
 
 WAIT_S = 30.0

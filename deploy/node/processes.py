@@ -9,10 +9,10 @@ import msgspec
 
 from deploy.node.config import to_toml
 from deploy.node.folder import DataFolder
+from deploy.node.http_get import LOOPBACK, http_get
 from deploy.node.nats_server import NatsServerOptions, command, free_port, is_ready, write_config
 
 PROBE_TIMEOUT_S = 2.0
-LOOPBACK = "127.0.0.1"
 NATS_SERVER = "nats-server"
 NATS_SERVER_STOP_S = 10.0
 
@@ -128,20 +128,6 @@ class HealthProbe:
     async def _get(self, path: str) -> tuple[int, bytes]:
         """Status and body; status 0 when there is no answer."""
         try:
-            return await asyncio.wait_for(_get(self._port, path), PROBE_TIMEOUT_S)
+            return await asyncio.wait_for(http_get(self._port, path), PROBE_TIMEOUT_S)
         except (OSError, TimeoutError, ValueError):
             return 0, b""
-
-
-async def _get(port: int, path: str) -> tuple[int, bytes]:
-    """Status and body of a GET on the loopback. OSError when nobody listens, ValueError when it is no HTTP."""
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n\r\n".encode())
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        fields = head.split()
-        if len(fields) < 2:
-            raise ValueError("no status line")
-        return int(fields[1]), body
-    finally:
-        writer.close()

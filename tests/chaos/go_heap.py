@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.node.http_get import http_get
 from deploy.node.nats_server import free_port
-from tests.chaos.http_get import http_get
 from tests.servers import NatsServer
 
 PROFILE = "/debug/pprof/heap?gc=1&debug=1"
@@ -33,7 +33,8 @@ class ProfiledNatsServer(NatsServer):
 
     async def heap(self) -> "GoHeap":
         """Collect garbage and look."""
-        status, text = await http_get(self.profile_port, PROFILE)
+        status, body = await http_get(self.profile_port, PROFILE)
+        text = body.decode()
         assert status == 200, text[:200]
         return parse(self.pid, text)
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from deploy.node.http_get import http_get
 from tests.chaos.go_heap import ProfiledNatsServer
-from tests.chaos.http_get import http_get
 from tests.nodes import RunningNode
 
 NATS_SERVER = "nats-server"
@@ -125,7 +125,8 @@ class Stack:
         """Status and body of a GET on its health listener; status 0 if there was no answer in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await http_get(self.health_port(name), path)
+                status, body = await http_get(self.health_port(name), path)
+                return status, body.decode(errors="replace")
         except (OSError, TimeoutError, ValueError, KeyError):
             return 0, ""
 

@@ -4,22 +4,15 @@ from typing import Annotated
 
 import msgspec
 
-from shared.config import ServiceConfig
-from shared.queue_limits import QueueLimits
+from shared.queue_options import QueueOptions
 
 
-class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
+class SchedulerConfig(QueueOptions, kw_only=True, frozen=True):
     """Limits of a step (max_num_seqs, max_num_batched_tokens, ...) are the workers' and come with their heartbeats."""
 
     watermark: Annotated[
         float, msgspec.Meta(description="share of the KV blocks kept free when a sequence is admitted", ge=0.0, lt=1.0)
     ] = 0.01
-    max_num_queued_reqs: Annotated[
-        int, msgspec.Meta(description="requests that may wait for their first step; more get 503", ge=1)
-    ] = 4096
-    max_num_queued_tokens: Annotated[
-        int, msgspec.Meta(description="tokens of their prompts that may wait; 0: any number", ge=0)
-    ] = 0
     snapshot_interval_s: Annotated[
         float, msgspec.Meta(description="seconds between snapshots of the log's state", gt=0)
     ] = 30.0
@@ -39,8 +32,3 @@ class SchedulerConfig(ServiceConfig, kw_only=True, frozen=True):
     fencing: Annotated[
         bool, msgspec.Meta(description="count a worker's rows only under its own epoch; for tests: off breaks streams")
     ] = True
-
-    @property
-    def queue_limits(self) -> QueueLimits:
-        """max_num_queued_reqs and max_num_queued_tokens."""
-        return QueueLimits(max_num_reqs=self.max_num_queued_reqs, max_num_tokens=self.max_num_queued_tokens)

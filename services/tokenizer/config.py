@@ -4,11 +4,10 @@ from typing import Annotated
 
 import msgspec
 
-from shared.config import ServiceConfig
-from shared.queue_limits import QueueLimits
+from shared.queue_options import QueueOptions
 
 
-class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
+class TokenizerConfig(QueueOptions, kw_only=True, frozen=True):
     """See `tokenbus tokenizer --help`."""
 
     model: Annotated[
@@ -26,12 +25,6 @@ class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),
     ] = None
-    max_num_queued_reqs: Annotated[
-        int, msgspec.Meta(description="requests that may wait for their first step; more get 503", ge=1)
-    ] = 4096
-    max_num_queued_tokens: Annotated[
-        int, msgspec.Meta(description="tokens of their prompts that may wait; 0: any number", ge=0)
-    ] = 0
     max_concurrent_requests: Annotated[
         int, msgspec.Meta(description="requests in this process at once beyond which requests get 503", ge=1)
     ] = 1024
@@ -42,8 +35,3 @@ class TokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
     leader_timeout_s: Annotated[
         float, msgspec.Meta(description="seconds without scheduler or worker after which requests get 503", gt=0)
     ] = 5.0
-
-    @property
-    def queue_limits(self) -> QueueLimits:
-        """max_num_queued_reqs and max_num_queued_tokens."""
-        return QueueLimits(max_num_reqs=self.max_num_queued_reqs, max_num_tokens=self.max_num_queued_tokens)

@@ -2,14 +2,13 @@
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from deploy.cli.errors import NoNode
 from deploy.node.control import short_address
 from deploy.node.control_messages import Answer, Command, Failed, Finished
-from deploy.node.folder import DataFolder, default_data_dir
+from deploy.node.folder import DataFolder
 
 _decode = msgspec.json.Decoder(Answer).decode
 
@@ -23,7 +22,7 @@ def converse(data_dir: str, command: Command) -> Iterator[Answer]:
 
     Raises NoNode, CommandFailed, OSError.
     """
-    folder = DataFolder(Path(data_dir) if data_dir else default_data_dir())
+    folder = DataFolder.at(data_dir)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             with short_address(folder.control) as address:

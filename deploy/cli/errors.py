@@ -1,8 +1,6 @@
 """Errors in words for a terminal."""
 
-from pathlib import Path
-
-from deploy.node.folder import default_data_dir
+from deploy.node.folder import DataFolder
 
 
 class NoNode(RuntimeError):
@@ -11,7 +9,7 @@ class NoNode(RuntimeError):
 
 def node_nats_url(data_dir: str) -> str:
     """nats.url of a data folder, the default one for "". Raises NoNode."""
-    folder = Path(data_dir) if data_dir else default_data_dir()
+    folder = DataFolder.at(data_dir).root
     try:
         return (folder / "nats.url").read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,13 +1,12 @@
 """Where the NATS server is and how to sign in to it: by options, or from the data folder of a node."""
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from deploy.cli.errors import node_nats_url
 from deploy.nats.identities import Identities
-from deploy.node.folder import DataFolder, default_data_dir
+from deploy.node.folder import DataFolder, NodeDataDir
 from shared.bus.credentials import Credentials, read_credentials
 from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity
 
@@ -23,7 +22,7 @@ class NatsAccess(NatsIdentity, kw_only=True, frozen=True):
             extra=NATS_URL_EXPECTS,
         ),
     ] = ""
-    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
+    data_dir: NodeDataDir = ""
 
 
 def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
@@ -34,8 +33,7 @@ def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
     url = config.nats or node_nats_url(config.data_dir)
     files: NatsIdentity = config
     if url.startswith("tls:") and not _names_files(config) and (not config.nats or config.data_dir):
-        root = Path(config.data_dir) if config.data_dir else default_data_dir()
-        identities = Identities(DataFolder(root).credentials)
+        identities = Identities(DataFolder.at(config.data_dir).credentials)
         if identities.seed_file(role).exists():
             files = NatsIdentity(**identities.options(role))
     return url, read_credentials(files)

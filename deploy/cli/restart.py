@@ -10,6 +10,7 @@ from deploy.cli.control import CommandFailed, converse
 from deploy.cli.display import NodeDisplay
 from deploy.cli.errors import NoNode, one_line
 from deploy.node.control_messages import Progress, RestartRequest
+from deploy.node.folder import NodeDataDir
 from shared.config import ConfigError, build, fail, make_parser, read_options
 
 PROG = "tokenbus restart"
@@ -25,7 +26,7 @@ class RestartConfig(msgspec.Struct, kw_only=True, frozen=True):
         tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],
         msgspec.Meta(description="services to restart, nats-server among them if named; none: all five"),
     ] = ()
-    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
+    data_dir: NodeDataDir = ""
 
 
 def main(argv: list[str]) -> int:

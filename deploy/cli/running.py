@@ -15,7 +15,7 @@ from deploy.cli.progress import model_progress
 from deploy.node.checks import NotPossible, check_nats
 from deploy.node.config import NodeConfig
 from deploy.node.control import ControlServer
-from deploy.node.folder import DataFolder, FolderInUse, default_data_dir
+from deploy.node.folder import DataFolder, FolderInUse
 from deploy.node.limits import raise_file_limit
 from deploy.node.listeners import Listeners, open_listeners
 from deploy.node.nats_server import NatsServerMissing
@@ -56,7 +56,7 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
         config = msgspec.structs.replace(config, port=listeners.port)
         if config.nats:
             check_nats(config.nats)
-        folder = DataFolder(Path(config.data_dir) if config.data_dir else default_data_dir())
+        folder = DataFolder.at(config.data_dir)
         folder.open()
         try:
             # A version added later must not make a restarted service differ from the others.

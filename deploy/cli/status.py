@@ -1,7 +1,6 @@
 """`tokenbus status`: the processes of a running node."""
 
 import sys
-from typing import Annotated
 
 import msgspec
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.table import Table
 from deploy.cli.control import CommandFailed, converse
 from deploy.cli.errors import NoNode, one_line
 from deploy.node.control_messages import ProcessStatus, StatusRequest
+from deploy.node.folder import NodeDataDir
 from shared.config import ConfigError, build, fail, make_parser, read_options
 
 PROG = "tokenbus status"
@@ -21,7 +21,7 @@ DESCRIPTION = (
 class StatusConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Which node."""
 
-    data_dir: Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")] = ""
+    data_dir: NodeDataDir = ""
 
 
 def main(argv: list[str]) -> int:

@@ -14,7 +14,12 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
+
+import msgspec
+
+NodeDataDir = Annotated[str, msgspec.Meta(description="data folder of the node; none: below XDG_DATA_HOME")]
+"""Option of commands that ask a running node."""
 
 LAST_WORDS_BYTES = 4096
 URL_FILES = ("nats.url", "http.url", "http.urls")
@@ -30,6 +35,11 @@ class DataFolder:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._lock: IO[bytes] | None = None
+
+    @classmethod
+    def at(cls, data_dir: str) -> "DataFolder":
+        """That of an option --data-dir; "" means the default one."""
+        return cls(Path(data_dir) if data_dir else default_data_dir())
 
     def open(self) -> None:
         """Make the folders and take the lock. Raises FolderInUse, OSError.

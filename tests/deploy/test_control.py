@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -54,14 +54,6 @@ class Controlled:
         writer.close()
         await writer.wait_closed()
         return answer
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[DataFolder]:
-    folder = DataFolder(tmp_path / "node")
-    folder.open()
-    yield folder
-    folder.close()
 
 
 @pytest.fixture

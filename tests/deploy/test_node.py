@@ -7,7 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,14 +29,6 @@ from tests.deploy.dummies import (
 from tests.waiting import until
 
 READY_S = 30.0
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[DataFolder]:
-    data = DataFolder(tmp_path / "data")
-    data.open()
-    yield data
-    data.close()
 
 
 def make_node(folder: DataFolder, processes: Sequence[Dummy], drain_s: float = 10.0) -> tuple[Node, Record]:

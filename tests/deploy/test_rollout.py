@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,6 @@ from tests.waiting import until
 READY_S = 30.0
 NEVER_READY = "import time; time.sleep(60)"
 ENDS_BADLY = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n" + SLEEP
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[DataFolder]:
-    data = DataFolder(tmp_path / "data")
-    data.open()
-    yield data
-    data.close()
 
 
 class Restarted:

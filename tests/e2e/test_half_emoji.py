@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.interface import RowSampling, StepInput
 from shared.messages.sampling import Sampling
+from tests.e2e.probes import metric
 from tests.e2e.streams import Answer, connect, stream
-from tests.e2e.test_takeover import metric
 from tests.nodes import RunningNode, wrongs
 from tests.stored_models import smollm2
 from tests.waiting import until

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import urllib.request
 from pathlib import Path
 
 import msgspec
@@ -12,6 +11,7 @@ import nats.errors
 from shared import subjects
 from shared.messages.codec import encode
 from shared.messages.pipeline import Done, End, Fence, Rows
+from tests.e2e.probes import probe, sample
 from tests.e2e.streams import many
 from tests.log.records import rows
 from tests.nodes import RunningNode, wrongs
@@ -110,17 +110,6 @@ async def test_n6_a_request_past_its_deadline_ends_and_says_so(tmp_path: Path) -
         await connection.close()
 
 
-def metrics_of(health_url: str) -> str:
-    with urllib.request.urlopen(f"{health_url}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-def sample(text: str, name: str) -> float:
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
-
-
 async def test_a_disconnect_is_an_end_at_once(tmp_path: Path) -> None:
     """Row 47: no plan made after the End is folded holds the sequence; at most two planned rows are computed."""
     with RunningNode(tmp_path / "node", "--engine", "fake", "--fake-step-ms", "20") as node:
@@ -142,9 +131,7 @@ async def test_a_disconnect_is_an_end_at_once(tmp_path: Path) -> None:
             return any(request["finish_reason"] == "abort" for request in node.verify()["requests"].values())
 
         await until(lambda: cancelled(), "the End in the log")
-        found = re.search(r"url=(http://127\.0\.0\.1:\d+)", node.log("scheduler-0"))
-        assert found is not None
-        text = await asyncio.to_thread(metrics_of, found[1])
+        text = await asyncio.to_thread(probe, node, "scheduler-0", "/metrics")
         assert sample(text, "tokenbus_scheduler_overrun_rows_total") <= 2
         assert sample(text, "vllm:num_requests_running") == 0
         assert sample(text, "vllm:kv_cache_usage_perc") == 0

@@ -2,7 +2,6 @@
 
 import json
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import nats
 import pytest
 
+from tests.e2e.probes import get, health_url, probe
 from tests.nodes import RunningNode
 
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
@@ -31,22 +31,9 @@ def log_lines(node: RunningNode, service: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in node.log(f"{service}-0").splitlines() if line.startswith("{")]
 
 
-def get(url: str) -> tuple[int, str]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.status, answer.read().decode()
-
-
-def health_url(node: RunningNode, service: str) -> str:
-    found = re.search(
-        r"http://127\.0\.0\.1:\d+", next(line for line in node.log(f"{service}-0").splitlines() if "listener" in line)
-    )
-    assert found is not None
-    return found[0]
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_service_answers_its_probes(node: RunningNode, service: str) -> None:
-    url = health_url(node, service)
+    url = health_url(node.log(f"{service}-0"))
     assert get(f"{url}/live")[0] == 200
     status, text = get(f"{url}/ready")
     assert status == 200
@@ -64,12 +51,12 @@ def test_every_service_answers_its_probes(node: RunningNode, service: str) -> No
 
 
 def test_metrics_have_vllms_names_where_it_has_one(node: RunningNode) -> None:
-    scheduler, gateway = get(f"{health_url(node, 'scheduler')}/metrics")[1], get(f"{node.url}/metrics")[1]
+    scheduler, gateway = probe(node, "scheduler-0", "/metrics"), get(f"{node.url}/metrics")[1]
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert re.search(rf"^{name} ", scheduler, re.MULTILINE), name
     assert re.search(r"^tokenbus_scheduler_integrity_problems 0", scheduler, re.MULTILINE)
     for service in ("scheduler", "detokenizer"):
-        text = get(f"{health_url(node, service)}/metrics")[1]
+        text = probe(node, f"{service}-0", "/metrics")
         assert re.search(r"^tokenbus_log_tail_resets_total [1-9]", text, re.MULTILINE)
     histograms = ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds")
     for name in histograms:

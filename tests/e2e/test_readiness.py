@@ -8,14 +8,13 @@ import json
 import re
 import signal
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
 
+from tests.e2e.probes import get, health_url, sample
 from tests.e2e.streams import all_running, connect
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
@@ -34,15 +33,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield running
 
 
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def missing(node: RunningNode) -> list[str]:
     """What the gateway lacks; empty when it is ready."""
     status, text = get(f"{node.url}/ready")
@@ -50,12 +40,6 @@ def missing(node: RunningNode) -> list[str]:
     assert (status == 200) == body["ready"] == (not body["missing"]), text
     found: list[str] = body["missing"]
     return found
-
-
-def sample(text: str, name: str) -> float:
-    found = re.search(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
 
 
 async def becomes(node: RunningNode, ready: bool, limit_s: float) -> list[str]:
@@ -102,7 +86,10 @@ async def test_a_log_that_refuses_appends_makes_an_idle_node_not_ready(node: Run
 
 async def test_canaries_are_no_clients_and_leave_nothing_behind(node: RunningNode) -> None:
     await becomes(node, True, STOPPED_S)
-    urls = {"gateway": node.url, **{each: health_url(node, each) for each in ("tokenizer", "scheduler", "detokenizer")}}
+    urls = {
+        "gateway": node.url,
+        **{each: health_url(node.log(f"{each}-0")) for each in ("tokenizer", "scheduler", "detokenizer")},
+    }
     gauges = ("process_open_fds", "tokenbus_bus_subscriptions", "tokenbus_asyncio_tasks")
 
     async def read(service: str) -> str:
@@ -126,12 +113,6 @@ async def test_canaries_are_no_clients_and_leave_nothing_behind(node: RunningNod
     assert sample(after, "tokenbus_http_requests_running") == 0
 
 
-def health_url(node: RunningNode, service: str) -> str:
-    found = re.search(r"health listener.*?(http://127\.0\.0\.1:\d+)", node.log(f"{service}-0"))
-    assert found is not None
-    return found[1]
-
-
 async def test_200_streams_that_wait_for_a_slow_engine_keep_it_ready(tmp_path: Path) -> None:
     """Four seats, half a second a step: most of them wait for minutes, and so would a canary."""
     slow = ("--fake-step-ms", "500", "--max-num-seqs", "4")
@@ -140,7 +121,7 @@ async def test_200_streams_that_wait_for_a_slow_engine_keep_it_ready(tmp_path: P
         async with connect(node.url) as client:
             running = await all_running(client, "/v1/completions", [body] * 4, num_tokens=1)
             waiting = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(196)]
-            scheduler = f"{health_url(node, 'scheduler')}/metrics"
+            scheduler = f"{health_url(node.log('scheduler-0'))}/metrics"
             await until_sample(scheduler, "vllm:num_requests_waiting", 196)
             end = time.monotonic() + 3 * (INTERVAL_S + 4.0)
             while time.monotonic() < end:

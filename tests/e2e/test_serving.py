@@ -1,10 +1,8 @@
 """A whole node with the real model in float32, and with workers that come and go."""
 
 import asyncio
-import re
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,13 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.probes import get, health_url, metric, sample
 from tests.e2e.streams import Answer, many
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
 MODEL = "smollm2-135m"
 LENGTHS = (4, 40, 9, 64, 17, 33, 5, 50, 25, 12, 60, 8, 30, 21, 45, 15)
-
-
-def metric(health_url: str, name: str) -> float:
-    """A sample of a process's /metrics."""
-    with urllib.request.urlopen(f"{health_url}/metrics", timeout=10) as answer:
-        found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
-
-
-def health_url(log: str) -> str:
-    """Where a process serves its metrics, from its log."""
-    found = re.search(r"url=(http://127\.0\.0\.1:\d+)", log)
-    assert found is not None, log
-    return found[1]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +33,10 @@ def question(number: int, length: int) -> dict[str, Any]:
 
 async def test_16_streams_equal_their_solo_runs_and_are_batched(node: RunningNode) -> None:
     bodies = [question(number, length) for number, length in enumerate(LENGTHS)]
-    worker = health_url(node.log("worker-0"))
-    frames, rows = metric(worker, "tokenbus_worker_frames_total"), metric(worker, "tokenbus_worker_rows_total")
+    frames, rows = (metric(node, "worker-0", f"tokenbus_worker_{what}_total") for what in ("frames", "rows"))
     together = await many(node.url, "/v1/completions", bodies)
-    frames = metric(worker, "tokenbus_worker_frames_total") - frames
-    rows = metric(worker, "tokenbus_worker_rows_total") - rows
+    frames = metric(node, "worker-0", "tokenbus_worker_frames_total") - frames
+    rows = metric(node, "worker-0", "tokenbus_worker_rows_total") - rows
     assert all(answer.whole for answer in together), [answer.error for answer in together]
     assert [len(answer.token_ids) for answer in together] == list(LENGTHS)
     assert rows / frames > 4, f"{rows} rows in {frames} frames"
@@ -137,14 +120,14 @@ class ExtraWorker:
 
     @property
     def num_rows(self) -> float:
-        return metric(health_url(self.log.read_text()), "tokenbus_worker_rows_total")
+        _, text = get(f"{health_url(self.log.read_text())}/metrics")
+        return sample(text, "tokenbus_worker_rows_total")
 
 
 async def test_workers_join_and_leave_while_streams_run(tmp_path: Path) -> None:
     engine = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--max-num-seqs", "4")
     extras: list[ExtraWorker] = []
     with RunningNode(tmp_path / "node", *engine) as node:
-        first = health_url(node.log("worker-0"))
         bodies = [
             {"model": MODEL, "prompt": f"join {n}", "max_tokens": 150 + 10 * n, "ignore_eos": True} for n in range(16)
         ]
@@ -161,7 +144,7 @@ async def test_workers_join_and_leave_while_streams_run(tmp_path: Path) -> None:
             assert await asyncio.to_thread(extras[0].process.wait, 30) == 0
             answers: list[Answer] = await streams
             assert extras[1].num_rows > 0 and rows_of_leaver > 0
-            assert metric(first, "tokenbus_worker_rows_total") > 0
+            assert metric(node, "worker-0", "tokenbus_worker_rows_total") > 0
         finally:
             for extra in extras:
                 extra.process.terminate()

@@ -5,9 +5,7 @@ import contextlib
 import functools
 import itertools
 import json
-import re
 import socket
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlparse
@@ -15,6 +13,7 @@ from urllib.parse import urlparse
 import pytest
 
 from tests.e2e.latency import p99_in_turns
+from tests.e2e.probes import metric, probe
 from tests.e2e.streams import connect, stream
 from tests.nodes import RunningNode
 from tests.waiting import until
@@ -89,21 +88,12 @@ async def drain(connection: socket.socket) -> None:
 
 def running(node: RunningNode) -> int:
     """Sequences at the scheduler."""
-    found = re.search(r"^vllm:num_requests_running (\S+)$", probe(node, "scheduler", "/metrics"), re.MULTILINE)
-    assert found is not None
-    return int(float(found[1]))
+    return int(metric(node, "scheduler-0", "vllm:num_requests_running"))
 
 
 def num_readers(node: RunningNode) -> int:
     """Attachments at the detokenizer: a client that reads too slowly has none."""
-    return int(json.loads(probe(node, "detokenizer", "/health"))["readers"])
-
-
-def probe(node: RunningNode, service: str, path: str) -> str:
-    found = re.search(r"health listener.*?(http://127\.0\.0\.1:\d+)", node.log(f"{service}-0"))
-    assert found is not None
-    with urllib.request.urlopen(found[1] + path, timeout=5) as answer:
-        return str(answer.read().decode())
+    return int(json.loads(probe(node, "detokenizer-0", "/health"))["readers"])
 
 
 @pytest.mark.full

@@ -1,12 +1,11 @@
 """kill -9 of the leading scheduler: the standby leads, and what workers kept in KV memory is a cache hit (rule 10)."""
 
 import asyncio
-import re
 import time
-import urllib.request
 from pathlib import Path
 
 from tests.e2e.log_watch import SECOND_NS, LogWatch, watching
+from tests.e2e.probes import metric
 from tests.e2e.streams import all_running, connect
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
@@ -18,16 +17,6 @@ NUM_TOKENS = 500
 NUM_WORDS = 200
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--schedulers", "2")
 CACHED_SHARE = 0.8  # all but the last block of each sequence, and what was not folded yet
-
-
-def metric(node: RunningNode, process: str, name: str) -> float:
-    """A sample of a process's /metrics."""
-    listeners = re.findall(r"http://127\.0\.0\.1:\d+", node.log(process))
-    with urllib.request.urlopen(f"{listeners[-1]}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    assert found is not None, text
-    return float(found[1])
 
 
 def leader_of(node: RunningNode, watch: LogWatch) -> str:

@@ -18,6 +18,7 @@ from shared.messages.codec import encode
 from shared.messages.packed import unpack_tokens
 from shared.messages.pipeline import Accepted, GenerateRequest, Refused, Request
 from shared.params import Params
+from shared.refusals import LOG_STUCK, TOO_MANY_REQUESTS
 
 APPEND_HORIZON_S = 60.0
 STUCK_LOG_S = 10.0  # longer than a restart of nats-server or an election takes
@@ -93,7 +94,7 @@ class Intake:
         config = self._config
         loop = asyncio.get_running_loop()
         if self.num_in_flight > config.max_concurrent_requests:
-            raise unavailable("Too many requests at once.", code="too_many_requests")
+            raise unavailable("Too many requests at once.", code=TOO_MANY_REQUESTS)
         self._check_room(0)
         begun = time.perf_counter()
         if num_bytes <= config.inline_bytes:
@@ -110,7 +111,7 @@ class Intake:
         config = self._config
         # in the order of their begin; nats-server answers no append while its disk is full
         if now_s - next(iter(self._appending_since.values()), now_s) > STUCK_LOG_S:
-            raise unavailable("The log stores nothing at present.", LOG_FULL_RETRY_S, "log_stuck")
+            raise unavailable("The log stores nothing at present.", LOG_FULL_RETRY_S, LOG_STUCK)
         reason = self._view.refusal(now_s, config.queue_limits, config.leader_timeout_s, num_prompt_tokens)
         if reason is not None:
             raise reason

@@ -39,6 +39,7 @@ from shared.messages.control import (
     TokenizerHeartbeat,
 )
 from shared.messages.pipeline import Accepted, ErrorBody, GenerateRequest, Refused
+from shared.refusals import TOO_MANY_REQUESTS
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 from shared.service import EndpointCounts, Health, ServiceHost, StartError
@@ -168,7 +169,7 @@ class TokenizerService:
                 self._reply(reply, _malformed(error), "json" if data[:1] == b"{" else "msgpack")
                 return
             if len(self._tasks) >= 2 * self._config.max_concurrent_requests:
-                self._reply(reply, unavailable("Too many requests at once.", code="too_many_requests").refused(), style)
+                self._reply(reply, unavailable("Too many requests at once.", code=TOO_MANY_REQUESTS).refused(), style)
                 return
             self._start(self._answer(subject, handle(message, reply, style, len(data)), reply, style))
 

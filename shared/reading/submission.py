@@ -13,7 +13,7 @@ from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
 from shared.errors import RequestError, server_error, too_large, unavailable
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.pipeline import Accepted, GenerateRequest, Refused
-from shared.queue_limits import QUEUE_FULL
+from shared.refusals import BEFORE_STORING
 
 RETRY_HORIZON_S = 60.0
 ATTEMPT_TIMEOUT_S = 1.0
@@ -21,9 +21,6 @@ MAX_ATTEMPT_TIMEOUT_S = 8.0
 NO_TOKENIZER_LIMIT_S = 5.0
 WAIT_S = 0.05
 MAX_WAIT_S = 0.5
-
-# What a tokenizer refuses with these was judged before it went to the log; so was whatever is wrong in itself (4xx).
-_JUDGED_BEFORE = frozenset({QUEUE_FULL, "too_many_requests", "no_scheduler", "starting", "no_worker", "log_stuck"})
 
 _decode_reply: Callable[[bytes], Accepted | Refused] = decoder(Accepted | Refused)
 
@@ -94,6 +91,7 @@ def _accepted(data: bytes, refusal: type[RequestError]) -> Accepted:
     except WireError as error:
         raise server_error("A tokenizer answered something that cannot be read.") from error
     if isinstance(reply, Refused):
-        is_judged_before = reply.status < 500 or reply.error.code in _JUDGED_BEFORE
-        raise (refusal if is_judged_before else RequestError).from_refused(reply)
+        # what is wrong in itself (4xx) is found before it goes to the log, too
+        was_not_sent_on = reply.status < 500 or reply.error.code in BEFORE_STORING
+        raise (refusal if was_not_sent_on else RequestError).from_refused(reply)
     return reply

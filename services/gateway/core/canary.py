@@ -13,6 +13,7 @@ from services.gateway.core.shard_progress import Pace
 from shared.messages.control import ModelCard
 from shared.messages.pipeline import PROTOCOL_VERSION, GenerateRequest
 from shared.queue_limits import QUEUE_FULL
+from shared.refusals import TOO_MANY_REQUESTS
 
 ID_PREFIX = "00000000"  # begins the ids of canaries and of no other request, so that logs and bills can tell them apart
 PROMPT = "ping"
@@ -21,7 +22,7 @@ DEADLINE_S = 30.0
 RETRY_S = 1.0
 RETURN_S = 1.0
 GIVE_UP_S = 12.0
-BUSY_CODES = frozenset({QUEUE_FULL, "too_many_requests"})
+BUSY_CODES = frozenset({QUEUE_FULL, TOO_MANY_REQUESTS})
 
 
 def canary_request(card: ModelCard, random_hex: str, owner: str, now_s: float) -> GenerateRequest:

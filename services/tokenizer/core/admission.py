@@ -3,6 +3,7 @@
 from shared.errors import RequestError, unavailable
 from shared.messages.control import LeaderHeartbeat, ShardLoad
 from shared.queue_limits import QUEUE_FULL, QueueLimits
+from shared.refusals import NO_SCHEDULER, NO_WORKER, STARTING
 
 NO_WORKER_RETRY_S = 2.0
 LEADER_SILENCE_S = 1.0
@@ -60,14 +61,14 @@ class ShardView:
         that was started again is soon back.
         """
         if now_s - self.heard_s > leader_timeout_s:
-            return unavailable("No scheduler is alive.", NO_WORKER_RETRY_S, "no_scheduler")
+            return unavailable("No scheduler is alive.", NO_WORKER_RETRY_S, NO_SCHEDULER)
         load = self.load
         if load is None:
-            return unavailable("The service is starting.", NO_WORKER_RETRY_S, "starting")
+            return unavailable("The service is starting.", NO_WORKER_RETRY_S, STARTING)
         if load.log_full:
             return unavailable("The log is full.", LOG_FULL_RETRY_S, "log_full")
         if load.num_workers < 1 and now_s - self.workers_seen_s > leader_timeout_s:
-            return unavailable("No worker is alive.", NO_WORKER_RETRY_S, "no_worker")
+            return unavailable("No worker is alive.", NO_WORKER_RETRY_S, NO_WORKER)
         num_reqs = load.num_queued_reqs + self.num_accepted
         num_tokens = load.num_queued_tokens + self.num_accepted_tokens
         reason = limits.refusal(num_reqs, num_tokens, num_prompt_tokens)

@@ -16,20 +16,11 @@ from shared.messages.pipeline import Fence
 from shared.messages.sampling import Sampling
 from tests.servers import NatsServer
 from tests.service_process import command, start
-from tests.stored_models import store_tiny_model
 from tests.waiting import until
 from tests.worker.test_process import EXIT_LIMIT_S, leader_of
 
 FOR_EVER = ("--test-hang-step", "6", "--test-hang-s", "0")
 DRAIN_S = 4.0
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one tiny random model, "tiny"."""
-    folder = tmp_path_factory.mktemp("models")
-    store_tiny_model(folder, "LlamaForCausalLM")
-    return folder / "models"
 
 
 class RunningWorker:

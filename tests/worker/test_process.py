@@ -15,19 +15,10 @@ from shared.bus.nats_log import NatsLog
 from shared.messages.sampling import Sampling
 from tests.servers import NatsServer
 from tests.service_process import command, start
-from tests.stored_models import store_tiny_model
 from tests.waiting import until
 from tests.worker.stub_leader import StubLeader
 
 EXIT_LIMIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one tiny random model, "tiny"."""
-    folder = tmp_path_factory.mktemp("models")
-    store_tiny_model(folder, "LlamaForCausalLM")
-    return folder / "models"
 
 
 @asynccontextmanager

@@ -33,9 +33,10 @@ class Attacher:
     def on_heartbeat(self, heartbeat: DetokenizerHeartbeat, reply: str) -> None:
         """Remember who is alive and stays so."""
         now = asyncio.get_running_loop().time()
-        self._heard[heartbeat.detokenizer] = now
         if heartbeat.leaving:
-            del self._heard[heartbeat.detokenizer]
+            self._heard.pop(heartbeat.detokenizer, None)
+        else:
+            self._heard[heartbeat.detokenizer] = now
         if len(self._heard) > 1:
             self._heard = {name: at for name, at in self._heard.items() if now - at < HEARD_LATELY_S}
 

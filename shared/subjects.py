@@ -128,6 +128,11 @@ def object_subjects(bucket: str) -> str:
     return f"$O.{bucket}.>"
 
 
+def object_chunks(bucket: str, nuid: str) -> str:
+    """Chunks of one object; `>` for those of all."""
+    return f"$O.{bucket}.C.{nuid}"
+
+
 def stream_api(verb: str, stream: str) -> str:
     """JetStream's API on one stream: CREATE, UPDATE, INFO, PURGE, DELETE, MSG.GET."""
     return f"$JS.API.STREAM.{verb}.{stream}"

@@ -9,6 +9,8 @@ import nats.js.errors
 from nats.js import JetStreamContext, api
 from nats.js.object_store import ObjectStore
 
+from shared import subjects
+
 SLOTS = 3
 CHUNK_BYTES = 1024 * 1024
 SAVE_TIMEOUT_S = 10.0
@@ -28,6 +30,7 @@ class SnapshotStore:
     def __init__(self, js: JetStreamContext, bucket: str, orphan_age_s: float = ORPHAN_AGE_S) -> None:
         self._js = js
         self._bucket = bucket
+        self._stream = subjects.object_stream(bucket)
         self._store: ObjectStore | None = None
         self._orphan_age_s = orphan_age_s
         self._orphans: dict[str, float] = {}
@@ -64,11 +67,12 @@ class SnapshotStore:
         await self._purge_orphans(store, num_chunks)
 
     def _chunk_subject(self, info: api.ObjectInfo) -> str:
-        return f"$O.{self._bucket}.C.{info.nuid}"
+        return subjects.object_chunks(self._bucket, info.nuid)
 
     async def _chunks(self) -> dict[str, int]:
         """Stored chunks by subject; each save has a subject of its own."""
-        info = await self._js.stream_info(f"OBJ_{self._bucket}", subjects_filter=f"$O.{self._bucket}.C.>")
+        of_all = subjects.object_chunks(self._bucket, ">")
+        info = await self._js.stream_info(self._stream, subjects_filter=of_all)
         return info.state.subjects or {}
 
     async def _purge_orphans(self, store: ObjectStore, chunks: Collection[str]) -> None:
@@ -79,7 +83,7 @@ class SnapshotStore:
         for subject, since in self._orphans.items():
             if now - since >= self._orphan_age_s:
                 _logger.info("purging the rest of a snapshot that was cut off: %s", subject)
-                await self._js.purge_stream(f"OBJ_{self._bucket}", subject=subject)
+                await self._js.purge_stream(self._stream, subject=subject)
 
     async def load(self, min_seq: int, oldest: bool = False) -> bytes | None:
         """The newest (or oldest) readable snapshot of record min_seq or later, None without any."""

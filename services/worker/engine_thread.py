@@ -29,14 +29,16 @@ Failure = Literal["exception", "out_of_memory"]
 @dataclass(slots=True)
 class StepDone:
     """A step was computed. data: the frame, encoded. wait_s: how long its plan was waited for, None if it continues
-    no sequence; step_s: the engine's time; num_sequences: held after it; failure: why its sequences had to be computed
-    one by one, None if they had not."""
+    no sequence, since then there was nothing to compute meanwhile; step_s: the engine's time; overhead_s: of this
+    thread around it, from plan to engine and from engine to frame; num_sequences: held after it; failure: why its
+    sequences had to be computed one by one, None if they had not."""
 
     frame: Rows
     data: bytes
     num_tokens: int
     num_sequences: int
     step_s: float
+    overhead_s: float
     wait_s: float | None
     failure: Failure | None = None
 
@@ -136,6 +138,7 @@ class EngineThread:
         if plan.epoch != self.newest_epoch:
             return StepDropped(plan.epoch, plan.step)
         self.begun = (plan.epoch, plan.step)
+        taken_s = time.perf_counter()
         step = self._executor.begin(plan)
         begun_s = time.perf_counter()
         output, failure = self._compute(step)
@@ -143,13 +146,15 @@ class EngineThread:
         if plan.epoch != self.newest_epoch:
             return StepDropped(plan.epoch, plan.step)
         frame = self._executor.finish(step, output)
+        data = encode(frame)
         return StepDone(
             frame=frame,
-            data=encode(frame),
+            data=data,
             num_tokens=len(step.batch.token_ids) if step.batch is not None else 0,
             num_sequences=len(self._executor.table),
             step_s=step_s,
-            wait_s=wait_s if plan.num_sequences > len(plan.plan.new) else None,
+            overhead_s=time.perf_counter() - taken_s - step_s,
+            wait_s=wait_s if step.is_awaited else None,
             failure=failure,
         )
 

@@ -8,7 +8,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 _STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_WAIT_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0)
+# From a hundredth of a percent to all of a step of 5 ms, finely, and on from there.
+_WAIT_S = (
+    *(0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.00075, 0.001, 0.0015),
+    *(0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0),
+)
+_OVERHEAD_S = (0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 _TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -35,10 +40,15 @@ class Distribution:
 
 
 class WorkerMetrics(Collector):
-    """One per process; tests pass a registry of their own. steps_failed and messages_dropped count by reason."""
+    """One per process; tests pass a registry of their own. steps_failed and messages_dropped count by reason.
+
+    While there is work, the engine's thread is in a step, around one, or waits: step_seconds, overhead_seconds and
+    wait_seconds add up to all its time, so each one's share follows from the sums.
+    """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.step_seconds = Distribution(_STEP_S)
+        self.overhead_seconds = Distribution(_OVERHEAD_S)
         self.wait_seconds = Distribution(_WAIT_S)
         self.iteration_tokens = Distribution(_TOKENS)
         self.num_sequences = 0
@@ -55,6 +65,9 @@ class WorkerMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """All families of one scrape."""
         yield self.step_seconds.family("tokenbus_worker_step_seconds", "Duration of one engine step.")
+        yield self.overhead_seconds.family(
+            "tokenbus_worker_step_overhead_seconds", "Time between plan and engine, and engine and frame, of one step."
+        )
         yield self.wait_seconds.family(
             "tokenbus_worker_engine_wait_seconds", "Time the engine waited for the plan that continues its sequences."
         )

@@ -266,6 +266,7 @@ class Worker:
         metrics.num_row_errors += len(frame.errors)
         metrics.iteration_tokens.observe(done.num_tokens)
         metrics.step_seconds.observe(done.step_s)
+        metrics.overhead_seconds.observe(done.overhead_s)
         metrics.num_sequences = done.num_sequences
         if done.failure is not None:
             metrics.steps_failed[done.failure] += 1

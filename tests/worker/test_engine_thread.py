@@ -94,6 +94,26 @@ def test_steps_come_back_in_order() -> None:
         assert bench.thread.begun == (1, 5)
         assert steps[0].wait_s is None, "nothing was there to be continued"
         assert all(done.wait_s is not None for done in steps[1:])
+        assert all(done.overhead_s > 0 for done in steps)
+
+
+def test_only_what_the_engine_could_have_gone_on_with_makes_it_wait() -> None:
+    with running() as bench:
+        bench.open_epoch(1)
+        bench.leader.add(Planned(1, [1, 2], Sampling(max_tokens=1)))
+        bench.submit()
+        assert bench.next_step().wait_s is None, "it was new"
+        bench.leader.remove(1)
+        bench.submit()
+        assert bench.next_step().wait_s is None, "nothing but forgetting"
+        bench.leader.add(Planned(2, [1, 2], Sampling(max_tokens=3, eos_token_ids=continuation([1, 2], 1))))
+        bench.submit()
+        assert bench.next_step().wait_s is None, "new again, after a time without work"
+        bench.leader.add(Planned(3, [3], Sampling(max_tokens=3)))
+        bench.submit()
+        assert bench.next_step().wait_s is None, "the other one has ended, which the leader did not know"
+        bench.submit()
+        assert bench.next_step().wait_s is not None
 
 
 def test_plans_of_an_older_epoch_are_dropped() -> None:

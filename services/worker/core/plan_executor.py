@@ -21,6 +21,7 @@ from shared.messages.pipeline import RowError, RowLogprobs, Rows
 @dataclass(slots=True)
 class Step:
     """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks.
+    is_awaited: it computes a sequence that was held before, so the engine could have gone on with it any time earlier.
     run: the decode run that this step goes on with, if it was foretold."""
 
     epoch: int
@@ -28,6 +29,7 @@ class Step:
     items: Items
     batch: StepInput | None
     errors: list[RowError]
+    is_awaited: bool
     run: DecodeRun | None = None
 
 
@@ -54,14 +56,17 @@ class PlanExecutor:
         """Apply a plan to the sequences and lay out its step; a bad item costs its own sequence only."""
         run = self._find_run(plan)
         if run is not None:
-            return Step(plan.epoch, plan.step, run.items, run.advance(plan), [], run)
+            return Step(plan.epoch, plan.step, run.items, run.advance(plan), [], True, run)
         table = self.table
         errors: list[RowError] = []
         for sequence in plan.forget.tolist():
             table.forget(sequence)
+        num_loaded = 0
         for new in plan.plan.new:
             problem = table.load(new)
-            if problem is not None:
+            if problem is None:
+                num_loaded += 1
+            else:
                 errors.append(RowError(new.sequence, problem))
         slots = table.find(plan.sequences)
         if len(slots) and int(slots.min()) < 0:
@@ -77,7 +82,7 @@ class PlanExecutor:
         if len(items.new_blocks):
             table.add_blocks(items.slots, items.num_new_blocks, items.new_blocks)
         batch = build_step_input(items, table) if len(items) else None
-        return Step(plan.epoch, plan.step, items, batch, errors)
+        return Step(plan.epoch, plan.step, items, batch, errors, is_awaited=len(items) > num_loaded)
 
     def _find_run(self, plan: PlanColumns) -> DecodeRun | None:
         """The run that this plan goes on with; one that it does not go on with ends here."""

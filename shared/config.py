@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 import msgspec
 
 C = TypeVar("C", bound=msgspec.Struct)
-
+TEST_PREFIX = "test_"  # of fields that break something on purpose
 
 _NATS_URL = r"(nats|tls)://([^@/,\s]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?"
 NATS_URL_PATTERN = rf"^{_NATS_URL}(,{_NATS_URL})*$"
@@ -137,17 +137,22 @@ def convert_value(value: Any, kind: Any, label: str, strict: bool) -> Any:
 
 
 def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None = None) -> argparse.ArgumentParser:
-    """Options for every field of the Struct, each with its description and default, and `--config`."""
+    """Options for every field of the Struct, each with its description and default, and `--config`.
+
+    Those named test_* stand last, under a heading of their own.
+    """
     parser = _Parser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with the same keys")
+    for_tests = parser.add_argument_group("for tests, which break something on purpose")
     for field in msgspec.structs.fields(kind):
+        group = for_tests if field.name.startswith(TEST_PREFIX) else parser
         plain, text = _plain_type(field.type)
         help_text = f"{text} (default: {_default_text(field)})".replace("%", "%%")
         if plain is bool:
             action: Any = argparse.BooleanOptionalAction
-            parser.add_argument(option_name(field.name), action=action, default=argparse.SUPPRESS, help=help_text)
+            group.add_argument(option_name(field.name), action=action, default=argparse.SUPPRESS, help=help_text)
         elif get_origin(plain) in (list, tuple):
-            parser.add_argument(
+            group.add_argument(
                 option_name(field.name),
                 action="extend",
                 nargs="+",
@@ -156,7 +161,7 @@ def make_parser(kind: type[msgspec.Struct], prog: str, description: str | None =
                 help=f"{help_text}; one or more",
             )
         else:
-            parser.add_argument(
+            group.add_argument(
                 option_name(field.name), metavar=_metavar(plain), default=argparse.SUPPRESS, help=help_text
             )
     return parser
@@ -218,7 +223,7 @@ def _default_text(field: msgspec.structs.FieldInfo) -> str:
         value = field.default_factory()
     else:
         return "none, must be given"
-    if value is None or value == "" or value == []:
+    if value in (None, "", [], ()):
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -15,7 +15,9 @@ from shared.config import SHARD_PATTERN, ConfigError, build, fail, make_parser, 
 from shared.log.port import LogUnavailable
 from shared.log.verify import Report, verify
 
-PROG = "tokenbus log"
+PROG = "tokenbus log verify"
+ACTION = "verify"
+USAGE = "usage: tokenbus log verify [options]; `tokenbus log verify --help` lists them"
 VERIFY_ROLE = "verify"
 CONNECT_TIMEOUT_S = 10.0
 
@@ -33,10 +35,15 @@ class LogUnreadable(RuntimeError):
 
 def main(argv: list[str]) -> int:
     """0 when the log is clean, 1 when something is wrong with it or it cannot be read, 2 for a bad option."""
-    parser = make_parser(LogConfig, PROG, "Read a shard's log.")
-    parser.add_argument("action", choices=["verify"], help="verify: count what must not be in a log")
+    if argv[:1] != [ACTION]:
+        if argv in (["-h"], ["--help"]):
+            print(USAGE)
+            return 0
+        print(USAGE, file=sys.stderr)
+        return 2
     try:
-        config = build(LogConfig, read_options(LogConfig, parser, argv))
+        parser = make_parser(LogConfig, PROG, "Read a shard's log and count what must not be in it.")
+        config = build(LogConfig, read_options(LogConfig, parser, argv[1:]))
     except ConfigError as error:
         fail(PROG, str(error))
     try:

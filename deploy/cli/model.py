@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _command(commands: Any, name: str, run_it: Callable[..., int], text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.add_argument("--model-repository", type=Path, help="default: $XDG_DATA_HOME/tokenbus/models")
+    parser.add_argument(
+        "--model-repository", type=Path, metavar="PATH", help="its folder (default: $XDG_DATA_HOME/tokenbus/models)"
+    )
     parser.set_defaults(command=run_it)
     return parser
 

@@ -14,7 +14,7 @@ from shared.config import ConfigError, build, fail, make_parser, read_options
 
 PROG = "tokenbus status"
 DESCRIPTION = (
-    "Show the processes of a running node: process ids, whether they are ready, how often they were restarted."
+    "Show the processes of a running node: process ids, whether they are ready, how often they died and were restarted."
 )
 
 

@@ -43,7 +43,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         ),
     ] = 8000
     data_dir: Annotated[
-        str, msgspec.Meta(description="folder of logs, pids, URLs and the log's store; none: below XDG_DATA_HOME")
+        str,
+        msgspec.Meta(description="folder of logs, pids, URLs and the log's store; none: $XDG_DATA_HOME/tokenbus/node"),
     ] = ""
     nats: Annotated[
         str,

@@ -133,7 +133,7 @@ async def _status(keeper: Keeper) -> ProcessStatus:
     ready, leading = False, False
     if child is not None:
         ready, leading = await asyncio.gather(child.probe.is_ready(), child.probe.is_leading())
-    return ProcessStatus(keeper.name, keeper.pid, ready, leading, max(0, keeper.num_starts - 1))
+    return ProcessStatus(keeper.name, keeper.pid, ready, leading, keeper.num_deaths)
 
 
 def _listen(path: Path) -> socket.socket:

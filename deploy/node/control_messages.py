@@ -15,7 +15,8 @@ class RestartRequest(msgspec.Struct, tag_field="kind", tag="restart", frozen=Tru
 
 
 class ProcessStatus(msgspec.Struct, tag_field="kind", tag="process", frozen=True):
-    """One process. pid: None between an end and the next start. num_restarts: starts after the first."""
+    """One process. pid: None between an end and the next start. num_restarts: how often it died and was, or is, started
+    again; what was restarted on purpose does not count."""
 
     name: str
     pid: int | None

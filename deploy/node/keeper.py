@@ -17,7 +17,7 @@ class Keeper:
 
     child: its run now, None between an end and the next start. status: exit status of the last death (negative: the
     signal), None before. start_error: why the last start was none, such as a full disk; "" if it was one. num_deaths:
-    ends that nobody asked for, starts that failed among them; num_starts: all starts.
+    ends that nobody asked for, starts that failed among them.
     """
 
     def __init__(
@@ -28,7 +28,6 @@ class Keeper:
         self.status: int | None = None
         self.start_error = ""
         self.num_deaths = 0
-        self.num_starts = 0
         self._folder = folder
         self._on_death = on_death
         self._alive: list[Child] = []  # the child, and what drains or gets ready beside it
@@ -78,7 +77,6 @@ class Keeper:
 
     async def spawn(self) -> Child:
         """A further start beside the current one; replace_by() puts it in its place. Raises OSError."""
-        self.num_starts += 1
         child = await Child.spawn(self.process.prepare(), self._folder.log(self.name))
         self._alive = [*(each for each in self._alive if each.status is None), child]
         if self._stopping.is_set():

@@ -14,10 +14,10 @@ class DetokenizerConfig(ServiceConfig, kw_only=True, frozen=True):
         "smollm2-135m"
     )
     model_repository: Annotated[
-        str, msgspec.Meta(description="folder of the model repository; empty: $XDG_DATA_HOME/tokenbus/models")
+        str, msgspec.Meta(description="folder of the model repository; none: $XDG_DATA_HOME/tokenbus/models")
     ] = ""
     test_drop_deltas: Annotated[
-        float, msgspec.Meta(description="test switch: share of the delta batches that are not sent", ge=0.0, lt=1.0)
+        float, msgspec.Meta(description="share of the delta batches that are not sent", ge=0.0, lt=1.0)
     ] = 0.0
     fencing: Annotated[
         bool, msgspec.Meta(description="count a worker's rows only under its own epoch; for tests: off breaks streams")

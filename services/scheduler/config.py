@@ -27,7 +27,7 @@ class SchedulerConfig(QueueOptions, kw_only=True, frozen=True):
         msgspec.Meta(description="servers of a NATS cluster that each store the log and its snapshots", ge=1, le=5),
     ] = 1
     test_drop_plans: Annotated[
-        float, msgspec.Meta(description="test switch: share of the plans that are not sent", ge=0.0, lt=1.0)
+        float, msgspec.Meta(description="share of the plans that are not sent", ge=0.0, lt=1.0)
     ] = 0.0
     fencing: Annotated[
         bool, msgspec.Meta(description="count a worker's rows only under its own epoch; for tests: off breaks streams")

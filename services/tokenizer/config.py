@@ -15,7 +15,7 @@ class TokenizerConfig(QueueOptions, kw_only=True, frozen=True):
     ] = "smollm2-135m"
     model_version: Annotated[str, msgspec.Meta(description="its version; empty: the newest")] = ""
     model_repository: Annotated[
-        str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")
+        str, msgspec.Meta(description="folder of the model repository; none: $XDG_DATA_HOME/tokenbus/models")
     ] = ""
     served_model_name: Annotated[
         tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],

@@ -18,7 +18,7 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     ] = "smollm2-135m"
     model_version: Annotated[str, msgspec.Meta(description="its version; empty: the newest")] = ""
     model_repository: Annotated[
-        str, msgspec.Meta(description="folder of the model repository; empty: the user's data folder")
+        str, msgspec.Meta(description="folder of the model repository; none: $XDG_DATA_HOME/tokenbus/models")
     ] = ""
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"], msgspec.Meta(description="of weights and KV; auto: the model's own")
@@ -55,24 +55,20 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         msgspec.Meta(description="fake engine: tokens from seed and position, or from this process's own entropy"),
     ] = "pure"
     test_drop_frames: Annotated[
-        float, msgspec.Meta(description="for tests: share of frames that are lost on their way to the log", ge=0, lt=1)
+        float, msgspec.Meta(description="share of frames that are lost on their way to the log", ge=0, lt=1)
     ] = 0.0
     test_poison: Annotated[
-        str, msgspec.Meta(description="for tests: text in a prompt that kills the worker when the step with it runs")
+        str, msgspec.Meta(description="text in a prompt that kills the worker when the step with it runs")
     ] = ""
     test_nan_share: Annotated[
-        float, msgspec.Meta(description="for tests: share of rows whose logits are no finite numbers", ge=0, le=1)
+        float, msgspec.Meta(description="share of rows whose logits are no finite numbers", ge=0, le=1)
     ] = 0.0
-    test_oom_share: Annotated[
-        float, msgspec.Meta(description="for tests: share of steps that find no memory", ge=0, le=1)
-    ] = 0.0
+    test_oom_share: Annotated[float, msgspec.Meta(description="share of steps that find no memory", ge=0, le=1)] = 0.0
     test_hang_step: Annotated[
-        int, msgspec.Meta(description="for tests: number of the step since start that hangs; 0: none", ge=0)
+        int, msgspec.Meta(description="number of the step since start that hangs; 0: none", ge=0)
     ] = 0
-    test_hang_s: Annotated[
-        float, msgspec.Meta(description="for tests: seconds that it hangs; 0: for ever", ge=0, le=1e6)
-    ] = 6.0
+    test_hang_s: Annotated[float, msgspec.Meta(description="seconds that it hangs; 0: for ever", ge=0, le=1e6)] = 6.0
     test_hang_kind: Annotated[
         Literal["sleep", "spin", "gil"],
-        msgspec.Meta(description="for tests: it sleeps, spins in Python, or keeps the GIL so that all threads stop"),
+        msgspec.Meta(description="it sleeps, spins in Python, or keeps the GIL so that all threads stop"),
     ] = "sleep"

@@ -49,6 +49,16 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"usage: tokenbus {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["up", "worker", "scheduler", "detokenizer"])
+def test_options_that_break_something_stand_apart(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    _, _, options = capsys.readouterr().out.partition("\noptions:\n")
+    before, _, after = options.partition("\nfor tests")
+    assert "  --test-" not in before
+    assert "  --test-" in after
+
+
 @pytest.mark.parametrize("command", ["up", "demo", "ask", *SERVICES])
 def test_unknown_option_exits_2(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -212,7 +222,7 @@ def test_log_verify_without_a_log(nats_server: NatsServer, capsys: pytest.Captur
 
 def test_log_verify_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "verify", "--data-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"tokenbus log: no node runs on {tmp_path}; give --nats\n"
+    assert capsys.readouterr().err == f"tokenbus log verify: no node runs on {tmp_path}; give --nats\n"
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import os
+import signal
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -102,6 +104,15 @@ async def test_status_tells_of_every_process(controlled: Controlled) -> None:
     ]
 
 
+async def test_status_counts_deaths(controlled: Controlled) -> None:
+    killed = controlled.node.pids["worker-0"]
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: controlled.node.pids["worker-0"] not in (killed, None), "a new one")
+    statuses = await controlled.ask(StatusRequest())
+    assert [each.num_restarts for each in statuses if isinstance(each, ProcessStatus)] == [0, 1, 0]
+
+
 async def test_restart_tells_every_stage_and_spares_the_bus_unless_it_is_named(controlled: Controlled) -> None:
     before = controlled.node.pids
     answers = await controlled.ask(RestartRequest(rolling=True))
@@ -116,7 +127,8 @@ async def test_restart_tells_every_stage_and_spares_the_bus_unless_it_is_named(c
     ]
     assert pids["nats-server-0"] == before["nats-server-0"]
     statuses = await controlled.ask(StatusRequest())
-    assert [each.num_restarts for each in statuses if isinstance(each, ProcessStatus)] == [0, 1, 1]
+    restarts = [each.num_restarts for each in statuses if isinstance(each, ProcessStatus)]
+    assert restarts == [0, 0, 0], "what was asked for is no death"
     await controlled.ask(RestartRequest(services=["nats-server"]))
     assert controlled.node.pids["nats-server-0"] != before["nats-server-0"]
 
@@ -218,7 +230,7 @@ async def test_the_commands_print_what_happens(controlled: Controlled, capsys: p
     ]
     assert await asyncio.to_thread(status.main, where) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["worker-0", str(pid), "ready", "1"] in lines
+    assert ["worker-0", str(pid), "ready", "0"] in lines
     assert any(line[0] == "scheduler-0" and line[2:5] == ["ready,", "leads", "0"] for line in lines)
 
 

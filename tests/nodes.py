@@ -14,7 +14,7 @@ from typing import Any
 from deploy.nats.identities import Identities
 from deploy.node.folder import DataFolder
 from shared.bus.credentials import Credentials, read_credentials
-from shared.config import NatsIdentity, option_name
+from shared.config import NatsIdentity
 
 READY_S = 120.0
 STOP_S = 60.0
@@ -98,13 +98,6 @@ class RunningNode:
         """What a process has logged."""
         return self.folder.log(name).read_text()
 
-    def access(self, role: str) -> list[str]:
-        """Options of commands that speak to the node's NATS server in this role."""
-        if self.identities is None:
-            return ["--data-dir", str(self.folder.root)]
-        given = self.identities.options(role).items()
-        return ["--nats", self.nats, *(each for field, path in given for each in (option_name(field), path))]
-
     def credentials(self, role: str) -> Credentials:
         """How a connection of this role signs in; blocks."""
         identities = self.identities or Identities(self.folder.credentials)
@@ -112,7 +105,16 @@ class RunningNode:
 
     def verify(self) -> dict[str, Any]:
         """`tokenbus log verify --json`."""
-        command = [sys.executable, "-m", "deploy.cli.main", "log", "verify", *self.access("verify"), "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "deploy.cli.main",
+            "log",
+            "verify",
+            "--data-dir",
+            str(self.folder.root),
+            "--json",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         report: dict[str, Any] = json.loads(done.stdout)
         return report

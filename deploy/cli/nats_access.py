@@ -28,14 +28,15 @@ class NatsAccess(NatsIdentity, kw_only=True, frozen=True):
 def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
     """URL and credentials; the data folder's for this role unless others are given. Raises NoNode, CredentialsError.
 
-    A folder keeps the credentials of a secured node when the next one on it is open: what the URL says decides.
+    A folder keeps the credentials of a secured node when the next one on it is open: what the URL says decides. A node
+    on a secured server elsewhere has written into its folder where its credentials are.
     """
     url = config.nats or node_nats_url(config.data_dir)
     files: NatsIdentity = config
     if url.startswith("tls:") and not _names_files(config) and (not config.nats or config.data_dir):
-        identities = Identities(DataFolder.at(config.data_dir).credentials)
-        if identities.seed_file(role).exists():
-            files = NatsIdentity(**identities.options(role))
+        root = DataFolder.at(config.data_dir).client_credentials
+        if root.exists():
+            files = NatsIdentity(**Identities(root).options(role))
     return url, read_credentials(files)
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from deploy.cli.display import NodeDisplay
 from deploy.cli.progress import model_progress
+from deploy.nats.identities import Identities
 from deploy.node.checks import NotPossible, check_nats
 from deploy.node.config import NodeConfig
 from deploy.node.control import ControlServer
@@ -21,6 +22,7 @@ from deploy.node.listeners import Listeners, open_listeners
 from deploy.node.nats_server import NatsServerMissing
 from deploy.node.node import Node, StartFailed, make_processes
 from deploy.node.processes import NodeProcess
+from deploy.node.security import check_log, node_identities
 from shared.repository.errors import BadModelFile, ModelError
 from shared.repository.store import ModelRepository
 from shared.stop_signals import StopSignals
@@ -30,13 +32,15 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class PreparedNode(msgspec.Struct, frozen=True):
-    """All that can be settled before the first process starts. config.port is a real one."""
+    """All that can be settled before the first process starts. config.port is a real one. identities: who may sign in
+    to nats_url; None where nobody does."""
 
     config: NodeConfig
     folder: DataFolder
     listeners: Listeners
     processes: list[NodeProcess]
     nats_url: str
+    identities: Identities | None
     served_names: list[str]
 
     @property
@@ -47,25 +51,28 @@ class PreparedNode(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -> Iterator[PreparedNode]:
-    """Open the HTTP sockets, check NATS, take the data folder, fetch and check the model. given: options for services.
+    """Take the data folder, open the HTTP sockets, check NATS, fetch and check the model. given: options for services.
 
     Raises START_ERRORS, and ConfigError when a service does not accept what was given.
     """
     raise_file_limit()
-    with contextlib.closing(open_listeners(config.host, config.port, config.gateways)) as listeners:
+    folder = DataFolder.at(config.data_dir)
+    folder.open()
+    with (
+        contextlib.closing(folder),
+        contextlib.closing(open_listeners(config.host, config.port, config.gateways)) as listeners,
+    ):
         config = msgspec.structs.replace(config, port=listeners.port)
         if config.nats:
             check_nats(config.nats)
-        folder = DataFolder.at(config.data_dir)
-        folder.open()
-        try:
-            # A version added later must not make a restarted service differ from the others.
-            options = {**given, "model_version": _sound_version(config.model, given, console)}
-            processes, nats_url = make_processes(config, options, folder, listeners)
-            served_names = list(given.get("served_model_name") or [config.model])
-            yield PreparedNode(config, folder, listeners, processes, nats_url, served_names)
-        finally:
-            folder.close()
+        check_log(config, folder)
+        identities = node_identities(config, folder)
+        # A version added later must not make a restarted service differ from the others.
+        options = {**given, "model_version": _sound_version(config.model, given, console)}
+        processes, nats_url = make_processes(config, options, folder, listeners, identities)
+        folder.rotate_logs()
+        served_names = list(given.get("served_model_name") or [config.model])
+        yield PreparedNode(config, folder, listeners, processes, nats_url, identities, served_names)
 
 
 def _sound_version(name: str, given: dict[str, Any], console: Console) -> str:
@@ -103,6 +110,8 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
             ControlServer(node, folder.control, config.ready_timeout_s) as control,
         ):
             _handle_signals(stopping, node)
+            if prepared.identities is not None:
+                folder.write_credentials(prepared.identities.root)
             folder.write_urls("nats.url", [prepared.nats_url])
             await _until_ready(node, config.ready_timeout_s, stopping)
             display.done()

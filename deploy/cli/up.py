@@ -38,8 +38,8 @@ async def _serve_until_stopped(prepared: PreparedNode, console: Console) -> int:
             console.print(f"Tokenbus serves {', '.join(prepared.served_names)}", style="bold", markup=False)
             console.print(f"  HTTP  {prepared.http_url}/v1", markup=False)
             console.print(f"  NATS  {without_password(prepared.nats_url)}", markup=False)
-            if prepared.config.secure:
-                console.print(f"  keys  {prepared.folder.credentials}", markup=False)
+            if prepared.identities is not None:
+                console.print(f"  keys  {prepared.identities.root}", markup=False)
             console.print(f"  logs  {prepared.folder.root / 'logs'}", markup=False)
             console.print("Stop with Ctrl-C.")
         await stopping.wait()

@@ -8,6 +8,7 @@ import msgspec
 
 from deploy.nats.permissions import Permissions, permissions
 
+ACCOUNT = "TOKENBUS"  # whose streams a secured server stores apart from all others
 SIGN_IN_LIMIT_S = 5  # TLS handshake and sign-in; many services start at once after a server came back
 
 
@@ -34,7 +35,7 @@ def security_lines(security: ServerSecurity) -> list[str]:
         f"authorization {{ timeout: {SIGN_IN_LIMIT_S} }}",
         "accounts {",
         "  SYS {}",
-        "  TOKENBUS {",
+        f"  {ACCOUNT} {{",
         "    jetstream: enabled",
         "    users: [",
         *(_user(role, key, permissions(role, security.shards)) for role, key in security.nkeys.items()),

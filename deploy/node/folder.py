@@ -6,7 +6,9 @@ config/<process>.toml   what it was started with (nats-server.conf for nats-serv
 nats/                   JetStream's store
 credentials/            of a secured node: keys and certificates (deploy/nats/identities.py says which)
 nats.url, http.url      where clients connect, as long as the node runs
+nats.credentials        folder of the keys that they sign in to nats.url with; not there where nobody signs in
 http.urls               http.url, then the own port of each further gateway, one URL per line
+lock                    held by the node, as long as it runs
 control.sock            where `tokenbus status` and `tokenbus restart` ask
 """
 
@@ -22,7 +24,8 @@ NodeDataDir = Annotated[str, msgspec.Meta(description="data folder of the node; 
 """Option of commands that ask a running node."""
 
 LAST_WORDS_BYTES = 4096
-URL_FILES = ("nats.url", "http.url", "http.urls")
+CREDENTIALS_FILE = "nats.credentials"
+URL_FILES = ("nats.url", "http.url", "http.urls", CREDENTIALS_FILE)
 
 
 class FolderInUse(RuntimeError):
@@ -44,6 +47,7 @@ class DataFolder:
     def open(self) -> None:
         """Make the folders and take the lock. Raises FolderInUse, OSError.
 
+        The logs of the run before are kept in their place until there is a new run (rotate_logs).
         What is in them is for the owner alone: prompts, answers, a password in nats.url. A root that is there already
         keeps the mode that somebody gave it.
         """
@@ -55,11 +59,16 @@ class DataFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise FolderInUse(f"data folder {self.root} is in use by another tokenbus up") from None
+            raise FolderInUse(
+                f"data folder {self.root} is in use by a running node (`tokenbus status --data-dir {self.root}`)"
+            ) from None
         self._lock = lock
         self.remove_urls()
         for stale in (self.root / "pids").glob("*.pid"):
             stale.unlink()
+
+    def rotate_logs(self) -> None:
+        """Put those of the run before aside."""
         for log in (self.root / "logs").glob("*.log"):
             log.replace(log.with_name(log.name + ".1"))
 
@@ -80,6 +89,22 @@ class DataFolder:
         """Keys and certificates of a secured node; not there on an open one."""
         return self.root / "credentials"
 
+    def has_log(self, account: str) -> bool:
+        """Whether the store holds streams of this NATS account; nats-server keeps each account's in a folder."""
+        return any((self.store / "jetstream" / account / "streams").glob("*"))
+
+    def write_credentials(self, credentials: Path) -> None:
+        """Tell clients of the running node where their keys are."""
+        self.write_urls(CREDENTIALS_FILE, [str(credentials.absolute())])
+
+    @property
+    def client_credentials(self) -> Path:
+        """Where clients find their keys: what the running node has written down, else the folder's own."""
+        try:
+            return Path((self.root / CREDENTIALS_FILE).read_text(encoding="utf-8").strip())
+        except FileNotFoundError:
+            return self.credentials
+
     def log(self, process: str) -> Path:
         """Where a process writes."""
         return self.root / "logs" / f"{process}.log"
@@ -98,7 +123,7 @@ class DataFolder:
         return self.root / "control.sock"
 
     def write_urls(self, file: str, urls: Sequence[str]) -> None:
-        """nats.url, http.url or http.urls, whole at once."""
+        """One of URL_FILES, whole at once."""
         path = self.root / file
         draft = self.root / f"{file}.new"
         draft.write_text("".join(f"{url}\n" for url in urls), encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from deploy.nats.identities import Identities
 from deploy.node.config import DRAIN_ORDER, NodeConfig, service_config, service_values
 from deploy.node.folder import DataFolder
 from deploy.node.keeper import Keeper
@@ -22,7 +23,7 @@ from deploy.node.listeners import Listeners
 from deploy.node.nats_server import NatsServerOptions, free_port
 from deploy.node.processes import NATS_SERVER, NatsServerProcess, NodeProcess, ServiceProcess
 from deploy.node.rollout import NUM_LAST_WORDS, POLL_S, Report, Rollout
-from deploy.node.security import node_identities, server_security
+from deploy.node.security import server_security
 from shared.config import build
 
 MAX_DEATHS_BEFORE_READY = 3
@@ -171,15 +172,19 @@ class Node:
 
 
 def make_processes(
-    config: NodeConfig, given: dict[str, Any], folder: DataFolder, listeners: Listeners
+    config: NodeConfig,
+    given: dict[str, Any],
+    folder: DataFolder,
+    listeners: Listeners,
+    identities: Identities | None,
 ) -> tuple[list[NodeProcess], str]:
     """The processes of a node and the URL of its NATS server.
 
-    given: the options that the user gave, for the services that know them. Raises ConfigError, OSError.
+    given: the options that the user gave, for the services that know them. identities: None for an open bus. Raises
+    ConfigError, OSError.
     """
     processes: list[NodeProcess] = []
     nats_url = config.nats
-    identities = node_identities(config, folder)
     if not nats_url:
         options = NatsServerOptions(
             store_dir=folder.store,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deploy.nats.authorization import ServerSecurity
+from deploy.nats.authorization import ACCOUNT, ServerSecurity
 from deploy.nats.identities import Identities
 from deploy.nats.permissions import ROLES, SERVICES
 from deploy.node.checks import NotPossible
@@ -11,6 +11,7 @@ from deploy.node.folder import DataFolder
 
 SERVER = "nats-server"
 SERVER_HOSTS = ("127.0.0.1", "localhost")
+OPEN_ACCOUNT = "$G"  # whose streams an open nats-server stores
 
 
 def node_identities(config: NodeConfig, folder: DataFolder) -> Identities | None:
@@ -34,6 +35,19 @@ def node_identities(config: NodeConfig, folder: DataFolder) -> Identities | None
     identities.make()
     identities.make_server(SERVER, SERVER_HOSTS)
     return identities
+
+
+def check_log(config: NodeConfig, folder: DataFolder) -> None:
+    """Raise NotPossible where the folder's log was made the other way, with or without --secure: the node would begin
+    another log beside it, and every request there would be lost to sight."""
+    own, other = (ACCOUNT, OPEN_ACCOUNT) if config.secure else (OPEN_ACCOUNT, ACCOUNT)
+    if config.nats or folder.has_log(own) or not folder.has_log(other):
+        return
+    made, way = ("without --secure", "start without it") if config.secure else ("with --secure", "give --secure")
+    raise NotPossible(
+        f"data folder {folder.root} holds the log of a node {made}, which cannot be read on otherwise: {way}, "
+        f"or give another --data-dir, or delete {folder.store} and with it all requests"
+    )
 
 
 def server_security(identities: Identities, shard: str) -> ServerSecurity:

@@ -233,5 +233,7 @@ def test_a_folder_serves_one_node_at_a_time(folder: DataFolder) -> None:
     again = DataFolder(folder.root)
     again.open()
     assert not (folder.root / "http.urls").exists()
+    assert (folder.root / "logs" / "worker-0.log").read_text() == "old", "a start that fails takes no log away"
+    again.rotate_logs()
     assert (folder.root / "logs" / "worker-0.log.1").read_text() == "old"
     again.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.dummies import is_alive, wait_until_gone
+from tests.nats.secured import SecuredServer
 from tests.nodes import RunningNode, wrongs
 from tests.servers import NatsServer
 from tests.stored_models import store_tiny_model
@@ -91,6 +92,35 @@ def test_up_with_a_server_that_is_there(tmp_path: Path, options: list[str], nats
         assert node.nats == nats_server.url
         assert len(complete(node.url, "one")) == 20
     assert is_alive(nats_server.pid)
+
+
+def test_up_with_a_secured_server_tells_commands_where_the_keys_are(tmp_path: Path, options: list[str]) -> None:
+    with SecuredServer(tmp_path) as server:
+        access = ["--nats", server.url, "--nats-credentials", str(server.identities.root)]
+        with RunningNode(tmp_path / "node", *options, *access) as node:
+            assert len(complete(node.url, "one")) == 20
+            assert wrongs(node.verify()) == {}
+            ask = [sys.executable, "-m", "deploy.cli.main", "ask", "--data-dir", str(node.folder.root)]
+            done = subprocess.run(
+                [*ask, "--max-tokens", "8", "one"], capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("secured_first", [True, False])
+def test_a_log_is_not_left_behind_by_another_kind_of_start(
+    secured_first: bool, tmp_path: Path, options: list[str]
+) -> None:
+    secured = [*options, "--secure"]
+    first, second = (secured, options) if secured_first else (options, secured)
+    with RunningNode(tmp_path / "node", *first) as node:
+        token_ids = complete(node.url, "one")
+        assert "in use by a running node" in failed_start(tmp_path / "node", first)
+    (line,) = failed_start(tmp_path / "node", second).splitlines()
+    made = "with --secure" if secured_first else "without --secure"
+    assert line.startswith(f"tokenbus up: data folder {tmp_path / 'node'} holds the log of a node {made}, ")
+    with RunningNode(tmp_path / "node", *first) as node:
+        assert token_ids in [request["token_ids"] for request in node.verify()["requests"].values()]
 
 
 def test_up_killed_leaves_nothing(tmp_path: Path, options: list[str]) -> None:

@@ -17,7 +17,7 @@ setup: _dev
 demo: _run
     @exec .venv/bin/tokenbus demo
 
-# Serve until Ctrl-C; options go to `tokenbus up`, e.g. `./just up --port 8080`
+# Serve until Ctrl-C (which just remarks on, with exit status 130); options go to `tokenbus up`, e.g. `./just up --port 8080`
 [no-exit-message]
 up *options: _run
     @exec .venv/bin/tokenbus up {{ options }}
@@ -32,7 +32,7 @@ test-full *options: _dev
 
 # Faults on real processes, and docs/reliability.md made anew; `./just chaos --hours 0.5 --faults none` soaks; `--help`
 [no-exit-message]
-chaos *options: _dev
+chaos *options: _run
     @exec {{ python }} -m tests.chaos --json bench/results/chaos.json --write docs/reliability.md {{ options }}
 
 # Lint, format, types and layers

@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,26 @@ def test_pins_are_exact_and_stand_only_in_the_constraints() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(line.count("==") == 1 for line in lines)
     assert "==" not in (ROOT / "pyproject.toml").read_text()
+
+
+NEEDS_NO_MORE = """
+import sys, tomllib
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in names:
+            raise ImportError(name)
+with open("pyproject.toml", "rb") as file:
+    names = {name.replace("-", "_") for name in tomllib.load(file)["project"]["optional-dependencies"]["dev"]}
+sys.meta_path.insert(0, Absent())
+from tests.chaos.__main__ import main
+main(["--help"])
+"""
+
+
+def test_chaos_needs_only_what_running_needs() -> None:
+    """Its recipe installs no more."""
+    done = subprocess.run([sys.executable, "-c", NEEDS_NO_MORE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "usage: ./just chaos" in done.stdout) == (0, True), done.stderr
 
 
 def test_wrapper_is_executable() -> None:

@@ -13,10 +13,10 @@ import msgspec
 from deploy.cli.answer import AnswerPrinter
 from deploy.cli.errors import NoNode
 from deploy.cli.http_answer import AnswerFailed, stream_answer
-from deploy.cli.nats_access import NatsAccess, find_access
+from deploy.cli.nats_access import NatsAccess, find_access, no_answer
 from shared.bus.credentials import CredentialsError
 from shared.client import EndEvent, TextEvent, TokenbusClient
-from shared.config import ConfigError, build, fail, make_parser, read_options, without_password
+from shared.config import ConfigError, build, fail, make_parser, read_options
 from shared.errors import RequestError
 
 PROG = "tokenbus ask"
@@ -82,7 +82,7 @@ async def _ask_nats(config: AskConfig, question: str, printer: AnswerPrinter) ->
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             client = await TokenbusClient.connect(url, "ask", credentials)
     except TimeoutError:
-        raise AnswerFailed(f"no NATS server answers at {without_password(url)}") from None
+        raise AnswerFailed(no_answer(url, credentials)) from None
     num_tokens = 0
     async with client, contextlib.aclosing(client.stream(**_chat(config, question))) as events:
         async for event in events:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from deploy.cli.errors import NoNode
-from deploy.cli.nats_access import NatsAccess, find_access
+from deploy.cli.nats_access import NatsAccess, find_access, no_answer
 from shared.bus.client import Bus
 from shared.bus.credentials import Credentials, CredentialsError
 from shared.bus.nats_log import NatsLog
@@ -64,7 +64,7 @@ async def _verify(url: str, credentials: Credentials, shard: str) -> Report:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             bus = await Bus.connect(url, "log-verify", credentials, role=VERIFY_ROLE)
     except TimeoutError:
-        raise LogUnreadable(f"no NATS server answers at {without_password(url)}") from None
+        raise LogUnreadable(no_answer(url, credentials)) from None
     try:
         return await verify(NatsLog(bus, shard))
     except LogUnavailable as error:

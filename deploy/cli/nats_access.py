@@ -7,8 +7,8 @@ import msgspec
 from deploy.cli.errors import node_nats_url
 from deploy.nats.identities import Identities
 from deploy.node.folder import DataFolder, NodeDataDir
-from shared.bus.credentials import Credentials, read_credentials
-from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity
+from shared.bus.credentials import ANONYMOUS, Credentials, read_credentials
+from shared.config import NATS_URL_EXPECTS, NATS_URL_PATTERN, NatsIdentity, option_name, without_password
 
 
 class NatsAccess(NatsIdentity, kw_only=True, frozen=True):
@@ -38,6 +38,15 @@ def find_access(config: NatsAccess, role: str) -> tuple[str, Credentials]:
         if root.exists():
             files = NatsIdentity(**Identities(root).options(role))
     return url, read_credentials(files)
+
+
+def no_answer(url: str, credentials: Credentials) -> str:
+    """The message when nobody answers there in time."""
+    text = f"no NATS server answers at {without_password(url)}"
+    if url.startswith("tls:") and credentials == ANONYMOUS:
+        options = [option_name(field) for field in NatsIdentity.__struct_fields__]
+        text += f"; a secured one lets only those in who give {', '.join(options)}"
+    return text
 
 
 def _names_files(config: NatsIdentity) -> bool:

@@ -43,9 +43,9 @@ def check_log(config: NodeConfig, folder: DataFolder) -> None:
     own, other = (ACCOUNT, OPEN_ACCOUNT) if config.secure else (OPEN_ACCOUNT, ACCOUNT)
     if config.nats or folder.has_log(own) or not folder.has_log(other):
         return
-    made, way = ("without --secure", "start without it") if config.secure else ("with --secure", "give --secure")
+    made, way = ("without --secure", "leave --secure out") if config.secure else ("with --secure", "give --secure")
     raise NotPossible(
-        f"data folder {folder.root} holds the log of a node {made}, which cannot be read on otherwise: {way}, "
+        f"data folder {folder.root} holds the log of a node {made}: {way}, "
         f"or give another --data-dir, or delete {folder.store} and with it all requests"
     )
 

@@ -215,6 +215,16 @@ def test_log_verify_without_a_server(capsys: pytest.CaptureFixture[str], monkeyp
     assert "no NATS server answers at nats://127.0.0.1:1" in capsys.readouterr().err
 
 
+def test_a_secured_server_and_no_keys_tells_the_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.cli.log.CONNECT_TIMEOUT_S", 0.2)
+    assert cli.main(["log", "verify", "--nats", "tls://127.0.0.1:1"]) == 1
+    error = capsys.readouterr().err
+    assert "no NATS server answers at tls://127.0.0.1:1; " in error
+    assert all(f"--nats-{name}-file" in error for name in ("nkey-seed", "ca", "cert", "key"))
+
+
 def test_log_verify_without_a_log(nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "verify", "--nats", nats_server.url, "--shard", "other"]) == 1
     assert "shard other" in capsys.readouterr().err

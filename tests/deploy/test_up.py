@@ -118,7 +118,7 @@ def test_a_log_is_not_left_behind_by_another_kind_of_start(
         assert "in use by a running node" in failed_start(tmp_path / "node", first)
     (line,) = failed_start(tmp_path / "node", second).splitlines()
     made = "with --secure" if secured_first else "without --secure"
-    assert line.startswith(f"tokenbus up: data folder {tmp_path / 'node'} holds the log of a node {made}, ")
+    assert line.startswith(f"tokenbus up: data folder {tmp_path / 'node'} holds the log of a node {made}: ")
     with RunningNode(tmp_path / "node", *first) as node:
         assert token_ids in [request["token_ids"] for request in node.verify()["requests"].values()]
 

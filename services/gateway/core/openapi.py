@@ -61,7 +61,7 @@ SAMPLING: Schema = {
     "ignore_eos": _flag("go on after an end-of-sequence token"),
     "include_stop_str_in_output": _flag("keep the stop string in the text"),
     "skip_special_tokens": {"type": "boolean", "default": True},
-    "stream": _flag("answer with server-sent events, one per token"),
+    "stream": _flag("answer with server-sent events, usually one per token"),
     "stream_options": _object({"include_usage": _flag("one more event with the usage")}),
     "return_token_ids": _flag("add token_ids to every choice, and prompt_token_ids"),
     "cache_salt": _text("keeps cached prefixes apart"),

@@ -39,7 +39,7 @@ chaos *options: _run
 check: _dev
     @{{ python }} -m ruff check .
     @{{ python }} -m ruff format --check .
-    @{{ python }} -m mypy --strict services shared kernels deploy
+    @{{ python }} -m mypy --strict services shared kernels deploy bench
     @.venv/bin/lint-imports
 
 _run:

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from bench.node import Node
-from bench.processes import CpuMeter
+from bench.processes import ProcessMeter
 from bench.sse_load import Load, percentile, run
 
 MAX_TOKENS = 256
@@ -35,9 +35,9 @@ def frames_sent(node: Node) -> float:
 def measure(node: Node, streams: int) -> dict[str, object]:
     """One row: streams at a time, three requests each."""
     load = Load(url=node.url, model=node.model, num_requests=3 * streams, concurrency=streams, max_tokens=MAX_TOKENS)
-    meter, before = CpuMeter(node.data_dir), frames_sent(node)
+    meter, before = ProcessMeter.of_node(node.data_dir), frames_sent(node)
     outcomes, seconds = asyncio.run(run(load))
-    used, frames = meter.read(), frames_sent(node) - before
+    used, frames = meter.cpu_s(), frames_sent(node) - before
     tokens = sum(outcome.num_events for outcome in outcomes)
     gaps = [gap for outcome in outcomes for gap in outcome.gaps_s]
     total = sum(used.values())

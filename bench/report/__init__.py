@@ -1,0 +1,1 @@
+"""Results for machines and for people."""

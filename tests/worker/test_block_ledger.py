@@ -148,7 +148,12 @@ def test_the_ledger_itself() -> None:
     executor = make_executor()
     ledger = executor.ledger
     parent = root_hash("key")
-    ledger.record(5, parent, b"h" * HASH_BYTES, 77)
+    ledger.record(
+        np.array([5], dtype=np.int32),
+        np.frombuffer(parent, dtype=np.uint8)[None],
+        np.full((1, HASH_BYTES), ord("h"), dtype=np.uint8),
+        np.array([77], dtype=np.uint32),
+    )
     assert ledger.hash_of(5) == b"h" * HASH_BYTES
     assert ledger.chain_end(np.array([5], dtype=np.int32), "key") == (b"h" * HASH_BYTES, 77)
     assert ledger.chain_end(np.array([5], dtype=np.int32), "other") is None

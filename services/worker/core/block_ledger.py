@@ -16,16 +16,21 @@ class BlockLedger:
         self.num_blocks = num_blocks
         self._known = np.zeros(num_blocks, dtype=np.bool_)
         self._crcs = np.zeros(num_blocks, dtype=np.uint32)
-        self._hashes = bytearray(HASH_BYTES * num_blocks)
-        self._parents = bytearray(HASH_BYTES * num_blocks)
+        self._hashes = np.zeros((num_blocks, HASH_BYTES), dtype=np.uint8)
+        self._parents = np.zeros((num_blocks, HASH_BYTES), dtype=np.uint8)
 
-    def record(self, block: int, parent: bytes, block_hash: bytes, crc: int) -> None:
-        """The block is full now, and its KV is written."""
-        at = block * HASH_BYTES
-        self._hashes[at : at + HASH_BYTES] = block_hash
-        self._parents[at : at + HASH_BYTES] = parent
-        self._crcs[block] = crc
-        self._known[block] = True
+    def record(
+        self,
+        blocks: NDArray[np.int32],
+        parents: NDArray[np.uint8],
+        hashes: NDArray[np.uint8],
+        crcs: NDArray[np.uint32],
+    ) -> None:
+        """These N blocks are full now, and their KV is written. parents, hashes: uint8 [N, HASH_BYTES]."""
+        self._parents[blocks] = parents
+        self._hashes[blocks] = hashes
+        self._crcs[blocks] = crcs
+        self._known[blocks] = True
 
     def forget(self, blocks: NDArray[np.int32]) -> None:
         """These blocks are about to be written, or hold what nobody may use."""
@@ -33,26 +38,24 @@ class BlockLedger:
 
     def hash_of(self, block: int) -> bytes | None:
         """Chained hash of a full block, None while it is unknown."""
-        at = block * HASH_BYTES
-        return bytes(self._hashes[at : at + HASH_BYTES]) if self._known[block] else None
+        return self._hashes[block].tobytes() if self._known[block] else None
 
     def chain_end(self, blocks: NDArray[np.int32], cache_key: str) -> tuple[bytes, int] | None:
         """Hash and prefix CRC at the end of a chain of blocks, as a sequence continues from them.
 
         None unless every block is known, the first is a root under this cache key, and each continues the one before.
         """
+        root = root_hash(cache_key)
+        if not len(blocks):
+            return root, 0
         if not self._known[blocks].all():
             return None
-        parent = root_hash(cache_key)
-        for block in blocks.tolist():
-            at = block * HASH_BYTES
-            if self._parents[at : at + HASH_BYTES] != parent:
-                return None
-            parent = bytes(self._hashes[at : at + HASH_BYTES])
-        return parent, int(self._crcs[blocks[-1]]) if len(blocks) else 0
+        expected = root + self._hashes[blocks[:-1]].tobytes()
+        if self._parents[blocks].tobytes() != expected:
+            return None
+        return self._hashes[blocks[-1]].tobytes(), int(self._crcs[blocks[-1]])
 
     def report(self) -> tuple[bytes, bytes]:
         """Columns of a CacheReport: block ids (int32) and hashes (16 bytes each) of all known blocks."""
         blocks = np.flatnonzero(self._known).astype(np.int32)
-        hashes = np.frombuffer(self._hashes, dtype=np.uint8).reshape(self.num_blocks, HASH_BYTES)
-        return blocks.tobytes(), hashes[blocks].tobytes()
+        return blocks.tobytes(), self._hashes[blocks].tobytes()

@@ -1,12 +1,13 @@
 """One step: a plan in, the engine's input out; the engine's output in, the frame for the log out."""
 
 from dataclasses import dataclass
-from zlib import crc32
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.core.block_ledger import BlockLedger
+from services.worker.core.block_names import crc_chain, name_blocks, name_chain
 from services.worker.core.decode_run import DecodeRun
 from services.worker.core.plan_checks import find_bad_items
 from services.worker.core.plan_columns import PlanColumns
@@ -14,7 +15,6 @@ from services.worker.core.prefix_crc import extend_all
 from services.worker.core.sequence_table import SequenceTable
 from services.worker.core.step_input import Items, build_step_input
 from services.worker.engine.interface import StepInput, StepOutput
-from shared.block_hash import block_hash
 from shared.messages.pipeline import RowError, RowLogprobs, Rows
 
 
@@ -144,9 +144,9 @@ class PlanExecutor:
         self, step: Step, run: DecodeRun, tokens: NDArray[np.int32], logprobs: list[RowLogprobs | None]
     ) -> Rows:
         """finish for a step of a run, without errors."""
-        for index in run.extend().tolist():
-            position = int(run.batch.positions[index])
-            self._fill_block(int(run.slots[index]), position, int(run.prefix_hashes[index]))
+        full = run.extend()
+        if len(full):
+            self._fill_blocks(run.slots[full], run.batch.positions[full], run.prefix_hashes[full])
         if not run.add_outputs(tokens):
             self._end_run(run, run.batch.context_lens)
             self.table.add_outputs(run.slots, tokens)
@@ -198,33 +198,42 @@ class PlanExecutor:
 
     def _extend_by_one(self, slots: NDArray[np.int64], start: NDArray[np.int32], token_ids: NDArray[np.int32]) -> None:
         table = self.table
-        table.prefix_hash[slots] = extend_all(table.prefix_hash[slots], token_ids)
+        prefix_hashes = extend_all(table.prefix_hash[slots], token_ids)
+        table.prefix_hash[slots] = prefix_hashes
         offsets = start % table.block_size
         table.tail[slots, offsets] = token_ids
-        for index in np.flatnonzero(offsets == table.block_size - 1).tolist():
-            slot = int(slots[index])
-            self._fill_block(slot, int(start[index]), int(table.prefix_hash[slot]))
+        full = np.flatnonzero(offsets == table.block_size - 1)
+        if len(full):
+            self._fill_blocks(slots[full], start[full], prefix_hashes[full])
 
     def _extend_by_many(self, slot: int, start: int, token_ids: NDArray[np.int32]) -> None:
-        table = self.table
-        crc = int(table.prefix_hash[slot])
-        done = 0
-        while done < len(token_ids):
-            offset = (start + done) % table.block_size
-            part = token_ids[done : done + table.block_size - offset]
-            crc = crc32(part.tobytes(), crc)
-            table.tail[slot, offset : offset + len(part)] = part
-            done += len(part)
-            if offset + len(part) == table.block_size:
-                self._fill_block(slot, start + done - 1, crc)
-        table.prefix_hash[slot] = crc
-
-    def _fill_block(self, slot: int, position: int, crc: int) -> None:
-        """The block of the token at this position is full; a sequence with an error leaves no known block behind."""
-        table = self.table
-        parent = table.parents[slot]
-        name = block_hash(parent, table.tail[slot].tobytes())
-        table.parents[slot] = name
+        """The tokens of one sequence's chunk, from the position `start` on."""
+        table, size = self.table, self.table.block_size
+        first, offset = divmod(start, size)
+        crcs, table.prefix_hash[slot] = crc_chain(
+            int(table.prefix_hash[slot]), token_ids.tobytes(), size - offset, size
+        )
+        if not len(crcs):
+            table.tail[slot, offset : offset + len(token_ids)] = token_ids
+            return
+        token_ids = np.concatenate((table.tail[slot, :offset], token_ids))
+        names = name_chain(table.parents[slot].tobytes(), token_ids[: len(crcs) * size].reshape(-1, size))
+        parents = np.concatenate((table.parents[slot : slot + 1], names[:-1]))
+        table.parents[slot] = names[-1]
+        rest = token_ids[len(crcs) * size :]
+        table.tail[slot, : len(rest)] = rest
         if not table.finished[slot]:
-            block = int(table.block_tables[slot, position // table.block_size])
-            self.ledger.record(block, parent, name, crc)
+            self.ledger.record(table.block_tables[slot, first : first + len(crcs)], parents, names, crcs)
+
+    def _fill_blocks(
+        self, slots: NDArray[np.int64], positions: NDArray[Any], prefix_hashes: NDArray[np.uint32]
+    ) -> None:
+        """The blocks of the tokens at these positions are full, one for each slot; a sequence with an error leaves no
+        known block behind."""
+        table = self.table
+        parents = table.parents[slots]
+        names = name_blocks(parents, table.tail[slots])
+        table.parents[slots] = names
+        blocks = table.block_tables[slots, positions // table.block_size]
+        held = ~table.finished[slots]
+        self.ledger.record(blocks[held], parents[held], names[held], prefix_hashes[held])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from services.worker.core.block_ledger import BlockLedger
 from services.worker.core.new_sequence import MAX_ENDERS, enders_of, problem_of
 from services.worker.engine.interface import RowSampling
+from shared.block_hash import HASH_BYTES
 from shared.endings import Endings
 from shared.messages.pipeline import NewSequence
 
@@ -22,7 +23,8 @@ class SequenceTable:
     """Columns over slots; only these classes of services.worker.core write them.
 
     block_tables: int32 [capacity, max_blocks], 0 beyond num_blocks. num_computed: tokens whose KV is written.
-    prefix_hash: uint32, CRC of these tokens. tail: int32 [capacity, block_size], the ids in the block being filled.
+    prefix_hash: uint32, CRC of these tokens. tail: int32 [capacity, block_size], the ids in the block being filled;
+    parents: uint8 [capacity, HASH_BYTES], the hash of the block before that one.
     last_token: the token sampled last in this epoch, -1 before. finished: ended here by EOS, stop token, length or an
     error; later plans that still hold the sequence are skipped (rule 8).
     """
@@ -41,7 +43,6 @@ class SequenceTable:
         self._free: list[int] = []
         self._found: tuple[bytes, NDArray[np.int64]] | None = None
         self._allocate(0, FIRST_CAPACITY)
-        self.parents: list[bytes] = [b""] * self.capacity
         self.rows: list[RowSampling | None] = [None] * self.capacity
         self.histories: dict[int, NDArray[np.int32]] = {}
         self.many_enders: dict[int, Endings] = {}
@@ -75,7 +76,8 @@ class SequenceTable:
         self.ledger.forget(blocks[num_cached:])
         slot = self._new_slot(new.sequence)
         self._fill(slot, new, blocks)
-        self.parents[slot], self.prefix_hash[slot] = chain
+        self.parents[slot] = np.frombuffer(chain[0], dtype=np.uint8)
+        self.prefix_hash[slot] = chain[1]
         return None
 
     def reject(self, sequence: int) -> None:
@@ -174,7 +176,6 @@ class SequenceTable:
     def _grow(self) -> None:
         capacity = self.capacity
         self._allocate(capacity, 2 * capacity)
-        self.parents += [b""] * capacity
         self.rows += [None] * capacity
 
     def _allocate(self, held: int, capacity: int) -> None:
@@ -197,6 +198,7 @@ class SequenceTable:
         self.enders: NDArray[np.int32] = column("enders", np.int32, MAX_ENDERS)
         self.prefix_hash: NDArray[np.uint32] = column("prefix_hash", np.uint32)
         self.tail: NDArray[np.int32] = column("tail", np.int32, self.block_size)
+        self.parents: NDArray[np.uint8] = column("parents", np.uint8, HASH_BYTES)
         self.finished: NDArray[np.bool_] = column("finished", np.bool_)
         self.capacity = capacity
         self._free += range(capacity - 1, held - 1, -1)

@@ -23,6 +23,7 @@ GOAL_P99_PERCENT = 20.0
 _WAIT = "tokenbus_worker_engine_wait_seconds"
 _OVERHEAD = "tokenbus_worker_step_overhead_seconds"
 _STEP = "tokenbus_worker_step_seconds"
+_FRAME = "tokenbus_worker_frame_stored_seconds"
 
 
 def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKENS) -> dict[str, float]:
@@ -31,8 +32,8 @@ def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKE
     load = Load(url=node.url, model=node.model, num_requests=streams, concurrency=streams, max_tokens=max_tokens)
     outcomes, seconds = asyncio.run(run(load))
     after = worker_metrics(node)
-    wait, overhead, step = (
-        read_histogram(after, name).since(read_histogram(before, name)) for name in (_WAIT, _OVERHEAD, _STEP)
+    wait, overhead, step, frame = (
+        read_histogram(after, name).since(read_histogram(before, name)) for name in (_WAIT, _OVERHEAD, _STEP, _FRAME)
     )
     busy_s = wait.total + overhead.total + step.total
     step_s = step_ms / 1000
@@ -46,6 +47,8 @@ def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKE
         "wait_share_percent": round(100 * wait.total / busy_s, 3),
         "overhead_mean_us": round(1e6 * overhead.total / step.num_values, 1),
         "step_mean_ms": round(1e3 * step.total / step.num_values, 3),
+        "frame_stored_ms_p50": round(1e3 * frame.quantile(0.5), 2),
+        "frame_stored_ms_p99": round(1e3 * frame.quantile(0.99), 2),
         "tokens_per_s": round(sum(outcome.num_events for outcome in outcomes) / seconds, 1),
         "itl_ms_p99": round(1e3 * percentile([gap for outcome in outcomes for gap in outcome.gaps_s], 0.99), 2),
     }

@@ -29,15 +29,16 @@ Failure = Literal["exception", "out_of_memory"]
 @dataclass(slots=True)
 class StepDone:
     """A step was computed. data: the frame, encoded. wait_s: how long its plan was waited for, None if it continues
-    no sequence, since then there was nothing to compute meanwhile; step_s: the engine's time; overhead_s: of this
-    thread around it, from plan to engine and from engine to frame; num_sequences: held after it; failure: why its
-    sequences had to be computed one by one, None if they had not."""
+    no sequence, since then there was nothing to compute meanwhile; step_s: the engine's time, and computed_s its end by
+    perf_counter; overhead_s: of this thread around it, from plan to engine and from engine to frame; num_sequences:
+    held after it; failure: why its sequences had to be computed one by one, None if they had not."""
 
     frame: Rows
     data: bytes
     num_tokens: int
     num_sequences: int
     step_s: float
+    computed_s: float
     overhead_s: float
     wait_s: float | None
     failure: Failure | None = None
@@ -142,7 +143,8 @@ class EngineThread:
         step = self._executor.begin(plan)
         begun_s = time.perf_counter()
         output, failure = self._compute(step)
-        step_s = time.perf_counter() - begun_s
+        computed_s = time.perf_counter()
+        step_s = computed_s - begun_s
         if plan.epoch != self.newest_epoch:
             return StepDropped(plan.epoch, plan.step)
         frame = self._executor.finish(step, output)
@@ -153,6 +155,7 @@ class EngineThread:
             num_tokens=len(step.batch.token_ids) if step.batch is not None else 0,
             num_sequences=len(self._executor.table),
             step_s=step_s,
+            computed_s=computed_s,
             overhead_s=time.perf_counter() - taken_s - step_s,
             wait_s=wait_s if step.is_awaited else None,
             failure=failure,

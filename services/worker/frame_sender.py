@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -51,14 +52,18 @@ class FrameSender:
         self._on_malformed = on_malformed
         self._drop_share = drop_share
         self._loop = asyncio.get_running_loop()
+        self._computed_s: dict[int, float] = {}
 
     async def start(self) -> None:
         """Listen for acknowledgements."""
         self.inbox = self._bus.new_inbox()
         await self._bus.subscribe(f"{self.inbox}.*.*", self.on_acknowledgement)
 
-    def send(self, step: int, data: bytes) -> None:
-        """A new frame of the window's epoch, one step after the last."""
+    def send(self, step: int, data: bytes, computed_s: float) -> None:
+        """A new frame of the window's epoch, one step after the last. computed_s: end of its step, by perf_counter."""
+        if not self.window.num_outstanding:
+            self._computed_s.clear()  # left by an older epoch
+        self._computed_s[step] = computed_s
         self.window.add(step, data, self._loop.time())
         self._publish(step, data)
         self._metrics.num_frames_outstanding = self.window.num_outstanding
@@ -73,20 +78,22 @@ class FrameSender:
 
     def on_acknowledgement(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         """PubAck of one copy of a frame; without data it is NATS saying that no stream listens."""
-        _, epoch, step = subject.rsplit(".", 2)
+        _, epoch_token, step_token = subject.rsplit(".", 2)
         if not data:
             self._on_refused("no stream takes the log's records")
             return
         try:
             ack = _decode_ack(data)
-            place = int(epoch), int(step)
+            epoch, step = int(epoch_token), int(step_token)
         except ValueError as error:
             self._on_malformed(str(error))
             return
         if ack.error is not None or ack.seq <= 0:
             self._on_refused(str((ack.error or {}).get("description", "refused")))
             return
-        self.window.on_stored(*place, ack.seq, self._loop.time())
+        if epoch == self.window.epoch and step in self._computed_s:
+            self._metrics.frame_seconds.observe(time.perf_counter() - self._computed_s.pop(step))
+        self.window.on_stored(epoch, step, ack.seq, self._loop.time())
         self._metrics.num_frames_outstanding = self.window.num_outstanding
         self._on_stored()
 

@@ -14,6 +14,7 @@ _WAIT_S = (
     *(0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0),
 )
 _OVERHEAD_S = (0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
+_FRAME_S = (0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -50,6 +51,7 @@ class WorkerMetrics(Collector):
         self.step_seconds = Distribution(_STEP_S)
         self.overhead_seconds = Distribution(_OVERHEAD_S)
         self.wait_seconds = Distribution(_WAIT_S)
+        self.frame_seconds = Distribution(_FRAME_S)
         self.iteration_tokens = Distribution(_TOKENS)
         self.num_sequences = 0
         self.num_frames_outstanding = 0
@@ -70,6 +72,10 @@ class WorkerMetrics(Collector):
         )
         yield self.wait_seconds.family(
             "tokenbus_worker_engine_wait_seconds", "Time the engine waited for the plan that continues its sequences."
+        )
+        yield self.frame_seconds.family(
+            "tokenbus_worker_frame_stored_seconds",
+            "Time from the end of an engine step until the log has acknowledged its frame.",
         )
         yield self.iteration_tokens.family("vllm:iteration_tokens_total", "Tokens computed in one step.")
         outstanding = "Frames not yet known to be in the log."

@@ -259,7 +259,7 @@ class Worker:
             frame = without_rows(frame, f"the output of one step takes {len(data)} bytes, more than a message may")
             data = encode(frame)
         self._finished = frame.step
-        self.frames.send(frame.step, data)
+        self.frames.send(frame.step, data, done.computed_s)
         metrics = self._metrics
         metrics.num_frames += 1
         metrics.num_rows += len(frame.positions) // 4

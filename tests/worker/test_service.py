@@ -124,6 +124,9 @@ async def test_streams_are_whole_and_batched(nats_server: NatsServer) -> None:
         for sequence in sequences:
             assert running.leader.tokens(sequence) == pure_tokens(sequence)
         assert running.leader.plans.step < 200, "steps are shared"
+        num_frames = running.count("tokenbus_worker_frames_total")
+        stored = "tokenbus_worker_frame_stored_seconds_count"
+        await until(lambda: running.count(stored) == num_frames, "all acknowledgements")
         health = running.host.check_health()
         assert health.ready
         assert health.details["device"] == "fake"

@@ -1,0 +1,19 @@
+#include "kernels/linear/embedding.h"
+
+namespace tokenbus {
+
+void embed_row(const Linear& embedding, int32_t id, float* out) {
+  const size_t panel = id / kPanel, column = id % kPanel;
+  switch (embedding.encoding) {
+    case kBf16: {
+      const bf16* pairs = static_cast<const bf16*>(embedding.weight) + panel * embedding.n_in * kPanel + 2 * column;
+      for (int k = 0; k < embedding.n_in; k += 2) {
+        out[k] = to_float(pairs[k * kPanel]);
+        out[k + 1] = to_float(pairs[k * kPanel + 1]);
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace tokenbus

@@ -1,0 +1,17 @@
+#include "kernels/linear/panel.h"
+
+#include "kernels/linear/bf16.h"
+
+namespace tokenbus {
+
+void compute_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
+  const auto keep = [=](int row, f32x16 first, f32x16 second) {
+    store(sums + (row - first_row) * kPanel, first);
+    store(sums + (row - first_row) * kPanel + 16, second);
+  };
+  switch (linear.encoding) {
+    case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, keep);
+  }
+}
+
+}  // namespace tokenbus

@@ -1,0 +1,136 @@
+// Sixteen lanes, whatever the machine: one register of 512 bits, or two of 256.
+//
+// The kernels are written against these few functions and g++'s vector types, whose + - * / and comparisons work lane
+// by lane. With AVX512-BF16 and VNNI the dot products are one instruction; without, they are a handful of AVX2 ones.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+typedef uint16_t bf16;
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
+typedef uint16_t bf16x16 __attribute__((vector_size(32)));
+
+template <class Vector>
+static inline Vector load(const void* from) {
+  Vector value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class Vector>
+static inline void store(void* to, Vector value) {
+  memcpy(to, &value, sizeof value);
+}
+
+static inline f32x16 broadcast(float value) { return f32x16{} + value; }
+static inline i32x16 broadcast_bits(const void* four_bytes) {
+  int32_t bits;
+  memcpy(&bits, four_bytes, 4);
+  return i32x16{} + bits;
+}
+
+static inline float to_float(bf16 value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float result;
+  memcpy(&result, &bits, 4);
+  return result;
+}
+
+// Round to nearest, ties to even; what is not a number stays so.
+static inline bf16 to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<bf16>(bits >> 16 | 0x40);
+  return static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline f32x16 load_bf16(const bf16* from) {
+  return (f32x16)(__builtin_convertvector(load<bf16x16>(from), u32x16) << 16);
+}
+
+static inline bf16x16 round_bf16(f32x16 value) {
+#ifdef __AVX512BF16__
+  return (bf16x16)_mm512_cvtneps_pbh((__m512)value);
+#else
+  const u32x16 bits = (u32x16)value;
+  const u32x16 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const u32x16 is_nan = (u32x16)((bits & 0x7fffffff) > 0x7f800000);
+  return __builtin_convertvector((is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded), bf16x16);
+#endif
+}
+
+static inline void store_bf16(bf16* to, f32x16 value) { store(to, round_bf16(value)); }
+
+// sum + a's low half * b's low half + a's high half * b's high half, where a lane holds two bf16.
+static inline f32x16 dot_bf16(f32x16 sum, i32x16 a, i32x16 b) {
+#ifdef __AVX512BF16__
+  return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+  const i32x16 high = i32x16{} + static_cast<int32_t>(0xffff0000);
+  sum += (f32x16)(a << 16) * (f32x16)(b << 16);
+  return sum + (f32x16)(a & high) * (f32x16)(b & high);
+#endif
+}
+
+// sum + the dot product of four unsigned bytes of a with four signed bytes of b, exact.
+static inline i32x16 dot_u8s8(i32x16 sum, i32x16 a, i32x16 b) {
+#ifdef __AVX512VNNI__
+  return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+  typedef int16_t i16x16 __attribute__((vector_size(32)));
+  i32x16 products;
+  for (int half = 0; half < 2; half++) {
+    i16x16 codes, weights;
+    memcpy(&codes, reinterpret_cast<const char*>(&a) + 32 * half, 32);
+    memcpy(&weights, reinterpret_cast<const char*>(&b) + 32 * half, 32);
+    const i16x16 even = codes & 0xff, odd = (i16x16)_mm256_srli_epi16((__m256i)codes, 8);
+    const __m256i both = _mm256_add_epi32(_mm256_madd_epi16((__m256i)even, (__m256i)((weights << 8) >> 8)),
+                                          _mm256_madd_epi16((__m256i)odd, (__m256i)(weights >> 8)));
+    memcpy(reinterpret_cast<char*>(&products) + 32 * half, &both, 32);
+  }
+  return sum + products;
+#endif
+}
+
+static inline f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
+
+// The lanes added in pairs, the pairs in pairs, and so on: the same order on every machine.
+static inline float sum_of(f32x16 value) {
+  float lanes[16];
+  memcpy(lanes, &value, sizeof lanes);
+  for (int width = 8; width > 0; width /= 2)
+    for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
+  return lanes[0];
+}
+
+static inline float max_of(f32x16 value) {
+  float lanes[16], largest;
+  memcpy(lanes, &value, sizeof lanes);
+  largest = lanes[0];
+  for (int lane = 1; lane < 16; lane++) largest = lanes[lane] > largest ? lanes[lane] : largest;
+  return largest;
+}
+
+// e^x by 2^n * 2^r with a polynomial of degree 6 for 2^r, r in [-1/2, 1/2]; relative error some 1e-7. Below -87 it is
+// that of -87 (1e-38), above 88 that of 88.
+static inline f32x16 exp(f32x16 x) {
+  x = x > -87.0f ? x : broadcast(-87.0f);
+  x = x < 88.0f ? x : broadcast(88.0f);
+  const f32x16 scaled = x * 1.44269504f;
+  const f32x16 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const f32x16 whole = (scaled + magic) - magic;
+  f32x16 rest = x - whole * 0.693359375f;
+  rest = rest - whole * -2.12194440e-4f;
+  f32x16 power = broadcast(1.3981999507e-3f);
+  power = power * rest + 8.3334519073e-3f;
+  power = power * rest + 4.1665795894e-2f;
+  power = power * rest + 1.6666665459e-1f;
+  power = power * rest + 5.0000001201e-1f;
+  power = (power * rest) * rest + rest + 1.0f;
+  const i32x16 exponent = __builtin_convertvector(whole, i32x16) << 23;
+  return (f32x16)((i32x16)power + exponent);
+}

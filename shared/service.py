@@ -148,7 +148,7 @@ async def _run(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], A
             await server.close()
 
 
-def _forget_imports() -> None:
+def forget_imports() -> None:
     """Take what the imports have left out of the garbage collector's sight.
 
     It looks at old objects only once there are a quarter as many new ones, and a hundred thousand of the modules never
@@ -162,7 +162,7 @@ async def _connect_and_serve(host: ServiceHost, config: C, serve: Callable[[Serv
     if await host.unless_stopping(host.connect()) is None:
         return 0
     host.log.info("connected", nats=without_password(config.nats), name=host.name)
-    _forget_imports()
+    forget_imports()
     stopped = asyncio.ensure_future(host.stopping.wait())
     serving = asyncio.ensure_future(serve(host, config))
     await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,7 +26,7 @@ from shared.log.port import Log
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.control import CacheReport, PlanGap, WorkerHeartbeat
 from shared.messages.pipeline import EpochStart, StepPlan
-from shared.service import EndpointCounts, Health, ServiceHost
+from shared.service import EndpointCounts, Health, ServiceHost, forget_imports
 
 HEARTBEAT_S = 0.2
 TICK_S = 0.05
@@ -51,6 +51,7 @@ async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     watching = asyncio.create_task(keep_watch(config.loop_stuck_s))
     try:
         await host.unless_stopping(run_in_native_thread(engine.warm_up))
+        forget_imports()  # the engine's, too: a look at all of torch keeps the GIL, and so the engine, for 70 ms
         log = await host.unless_stopping(NatsLog.find(host.bus, config.shard))
         if log is not None:
             await Worker(host, config, engine, log, WorkerMetrics()).run()

@@ -1,5 +1,8 @@
 #include "kernels/linear/embedding.h"
 
+#include "kernels/linear/blocks.h"
+#include "kernels/linear/int8.h"
+
 namespace tokenbus {
 
 void embed_row(const Linear& embedding, int32_t id, float* out) {
@@ -13,6 +16,9 @@ void embed_row(const Linear& embedding, int32_t id, float* out) {
       }
       return;
     }
+    case kInt8: return int8_column(embedding, id, out);
+    case kQ4: return q4_column(embedding, id, out);
+    case kQ8: return q8_column(embedding, id, out);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "kernels/linear/panel.h"
 
 #include "kernels/linear/bf16.h"
+#include "kernels/linear/blocks.h"
+#include "kernels/linear/int8.h"
 
 namespace tokenbus {
 
@@ -11,6 +13,9 @@ void compute_panel(const Linear& linear, const Rows& rows, int first_row, int la
   };
   switch (linear.encoding) {
     case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, keep);
+    case kInt8: return int8_panel(linear, rows, first_row, last_row, panel, keep);
+    case kQ4: return q4_panel(linear, rows, first_row, last_row, panel, keep);
+    case kQ8: return q8_panel(linear, rows, first_row, last_row, panel, keep);
   }
 }
 

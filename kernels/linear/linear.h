@@ -11,6 +11,7 @@
 namespace tokenbus {
 
 constexpr int kPanel = 32;
+constexpr int kBlock = 32;  // inputs that share a scale, where an encoding has them
 
 enum Encoding : int32_t { kBf16 = 0, kInt8 = 1, kQ4 = 2, kQ8 = 3 };
 
@@ -19,7 +20,7 @@ struct Linear {
   int32_t encoding;
   int32_t n_out;
   int32_t n_in;
-  int32_t reserved;
+  int32_t wide_scales;  // kQ4 alone: a block's scales are float, not fp16
   const void* weight;  // as the encoding's header says
   const float* bias;   // [panels * 32], or null
 

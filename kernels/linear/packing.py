@@ -18,7 +18,7 @@ class LinearStruct(ctypes.Structure):
         ("encoding", ctypes.c_int32),
         ("n_out", ctypes.c_int32),
         ("n_in", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("wide_scales", ctypes.c_int32),
         ("weight", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )
@@ -28,7 +28,7 @@ class LinearStruct(ctypes.Structure):
 class PackedLinear:
     """A projection's packed weights and bias; they must outlive every struct made of them.
 
-    weight: contiguous, as its encoding's header says. bias: float32 [panels * 32] or None.
+    weight: contiguous, as its encoding's header says. bias: float32 [panels * 32] or None. wide_scales: see blocks.h.
     """
 
     encoding: int
@@ -36,11 +36,12 @@ class PackedLinear:
     n_in: int
     weight: Tensor
     bias: Tensor | None = None
+    wide_scales: bool = False
 
     def struct(self) -> LinearStruct:
         """The C++ view of it."""
         bias = None if self.bias is None else self.bias.data_ptr()
-        return LinearStruct(self.encoding, self.n_out, self.n_in, 0, self.weight.data_ptr(), bias)
+        return LinearStruct(self.encoding, self.n_out, self.n_in, self.wide_scales, self.weight.data_ptr(), bias)
 
 
 def pack_bf16(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:

@@ -1,0 +1,71 @@
+// A product on its own, with float sums: for tests and measurements. A step has its products in kernels/decoder.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/linear/embedding.h"
+#include "kernels/linear/panel.h"
+#include "kernels/linear/quantize.h"
+#include "kernels/native/team.h"
+
+namespace tokenbus {
+
+namespace {
+
+// Memory for quantised rows.
+struct QuantizedRows {
+  QuantizedRows(const Linear& linear, const bf16* values, int num_rows)
+      : codes(static_cast<size_t>(num_rows) * linear.n_in),
+        scales(static_cast<size_t>(num_rows) * std::max(linear.n_in / kBlock, 1)),
+        sums(scales.size()),
+        rows{values, codes.data(), scales.data(), sums.data()} {}
+
+  std::vector<uint8_t> codes;
+  std::vector<float> scales, sums;
+  Rows rows;
+};
+
+}  // namespace
+
+static void multiply(Team& team, const Linear& linear, const bf16* values, int num_rows, float* out) {
+  const QuantizedRows memory(linear, values, num_rows);
+  const Rows& rows = memory.rows;
+  const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
+  team.run([&](int) {
+    team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
+    team.share(linear.panels() * chunks, [&](int task) {
+      const int panel = task / chunks, chunk = task % chunks, column = panel * kPanel;
+      const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
+      const int count = std::min(kPanel, linear.n_out - column);
+      alignas(64) float sums[kTaskRows * kPanel];
+      compute_panel(linear, rows, first, last, panel, sums);
+      for (int row = first; row < last; row++)
+        for (int lane = 0; lane < count; lane++)
+          out[static_cast<size_t>(row) * linear.n_out + column + lane] =
+              sums[(row - first) * kPanel + lane] + (linear.bias == nullptr ? 0.0f : linear.bias[column + lane]);
+    });
+  });
+}
+
+}  // namespace tokenbus
+
+extern "C" {
+
+// values: bfloat16 [num_rows][n_in]. out: float32 [num_rows][n_out], bias included.
+void tokenbus_linear(tokenbus::Team* team, const tokenbus::Linear* linear, const bf16* values, int num_rows,
+                     float* out) {
+  tokenbus::multiply(*team, *linear, values, num_rows, out);
+}
+
+// The input of tokenbus_linear as its encoding reads it: codes [num_rows][n_in], scales [num_rows] or, as sums,
+// [num_rows][n_in / 32].
+void tokenbus_quantize(const tokenbus::Linear* linear, const bf16* values, int num_rows, uint8_t* codes, float* scales,
+                       float* sums) {
+  for (int row = 0; row < num_rows; row++) tokenbus::quantize_row(*linear, {values, codes, scales, sums}, row);
+}
+
+// out: float32 [num_ids][n_in], the weights of these output columns.
+void tokenbus_embed(const tokenbus::Linear* linear, const int32_t* ids, int num_ids, float* out) {
+  for (int index = 0; index < num_ids; index++)
+    tokenbus::embed_row(*linear, ids[index], out + static_cast<size_t>(index) * linear->n_in);
+}
+}

@@ -19,7 +19,8 @@ SOURCES = Path(__file__).parent.parent
 LIBRARY = "libtokenbus_cpu.so"
 _BUILD_LIMIT_S = 600
 _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-_WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes")
+# g++ 12 warns of its own AVX-512 headers (-Wno-maybe-uninitialized) and of vector types as template arguments.
+_WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized")
 
 
 class BuildError(Exception):

@@ -11,23 +11,17 @@ Level = Literal["avx2", "avx512", "amx"]
 _FLAGS: dict[Level, frozenset[str]] = {
     "avx2": frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2"}),
     "avx512": frozenset(
-        {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512_vbmi"}
+        {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512vbmi"}
     ),
     "amx": frozenset({"amx_tile", "amx_bf16", "amx_int8"}),
 }
 
+_AVX512 = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi")
+
 COMPILER_FLAGS: dict[Level, tuple[str, ...]] = {
     "avx2": ("-march=x86-64-v3",),
-    "avx512": ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"),
-    "amx": (
-        "-march=x86-64-v4",
-        "-mavx512bf16",
-        "-mavx512vnni",
-        "-mavx512vbmi",
-        "-mamx-tile",
-        "-mamx-bf16",
-        "-mamx-int8",
-    ),
+    "avx512": _AVX512,
+    "amx": (*_AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 }
 
 

@@ -1,6 +1,7 @@
 """The C++ library, loaded at the highest level that the processor has."""
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,20 +19,31 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """functions: they release the GIL while they run."""
+
+    level: Level
+    functions: ctypes.CDLL
+
+
 @cache
-def load_library(level: Level | None = None) -> ctypes.CDLL:
+def load_library(level: Level | None = None) -> Library:
     """The library for a level, the processor's highest one by default; built first where it is not there yet.
 
-    Its functions release the GIL. Raises BuildError where there is none to be had.
+    Raises BuildError where there is none to be had.
     """
     levels = levels_of(cpu_flags())
     if not levels:
         raise BuildError("the processor has no AVX2")
-    library = _open(library_file(level or levels[-1]))
+    level = level or levels[-1]
+    if level not in levels:
+        raise BuildError(f"the processor has no {level}, only {', '.join(levels)}")
+    functions = _open(library_file(level))
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
+        function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
-    return library
+    return Library(level, functions)
 
 
 def _open(file: Path) -> ctypes.CDLL:

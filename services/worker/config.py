@@ -41,6 +41,10 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     num_threads: Annotated[
         int, msgspec.Meta(description="cpu engine: threads of one step; 0: torch's own choice", ge=0)
     ] = 0
+    cpu_kernels: Annotated[
+        Literal["auto", "torch", "avx2", "avx512", "amx"],
+        msgspec.Meta(description="cpu engine: instructions to compute with; auto: the best there are"),
+    ] = "auto"
     engine_stuck_s: Annotated[
         float,
         msgspec.Meta(description="seconds for a fenced step to end; then the worker exits, to be started again", gt=0),

@@ -1,6 +1,7 @@
 """Options of engines in tests, with the worker's defaults where they do not matter."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -15,3 +16,4 @@ class Options:
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
     num_threads: int = 0
+    cpu_kernels: Literal["auto", "torch", "avx2", "avx512", "amx"] = "auto"

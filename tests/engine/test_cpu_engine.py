@@ -43,15 +43,15 @@ def test_it_is_an_engine(tiny_engine: CpuEngine, tiny_model: StoredModel) -> Non
 
 def test_warm_up_leaves_the_cache_alone(tiny_engine: CpuEngine) -> None:
     before = generate(tiny_engine, PROMPTS, greedy(5))
-    tiny_engine._kv_cache.fill_(3.0)
+    tiny_engine.forward.kv_cache.fill_(3.0)
     tiny_engine.warm_up()
-    assert (tiny_engine._kv_cache == 3.0).all()
+    assert (tiny_engine.forward.kv_cache == 3.0).all()
     assert generate(tiny_engine, PROMPTS, greedy(5)) == before
 
 
 def test_stale_nan_in_the_cache_is_never_read(tiny_engine: CpuEngine) -> None:
     before = generate(tiny_engine, PROMPTS, greedy(8))
-    tiny_engine._kv_cache.fill_(float("nan"))
+    tiny_engine.forward.kv_cache.fill_(float("nan"))
     assert generate(tiny_engine, PROMPTS, greedy(8)) == before
 
 
@@ -68,7 +68,7 @@ def test_an_id_outside_the_vocabulary_fails_its_sequence_alone(tiny_engine: CpuE
 
 def test_a_nan_weight_fails_rows_not_the_step(tiny_model: StoredModel) -> None:
     engine = CpuEngine.load(tiny_model, Options(kv_cache_memory_bytes=4 << 20))
-    engine._decoder.embedding[300] = float("nan")
+    engine.forward.decoder.embedding[300] = float("nan")
     driver = Driver(engine)
     sequences = [driver.add(prompt, greedy(4)) for prompt in PROMPTS]
     driver.run()

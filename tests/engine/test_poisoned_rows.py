@@ -35,7 +35,7 @@ def tokens_of(engine: CpuEngine, prompts: list[list[int]]) -> list[list[int]]:
 
 def poison_embedding(engine: CpuEngine) -> None:
     """From now on this id computes as NaN."""
-    engine._decoder.embedding[POISON] = float("nan")
+    engine.forward.decoder.embedding[POISON] = float("nan")
 
 
 def failed(shard: Scheduled, sequence: SequenceState) -> bool:
@@ -45,7 +45,7 @@ def failed(shard: Scheduled, sequence: SequenceState) -> bool:
 
 def not_finite_blocks(engine: CpuEngine) -> set[int]:
     """Blocks that hold any value that is no number."""
-    finite = torch.isfinite(engine._kv_cache).all(dim=5).all(dim=4).all(dim=3).all(dim=1).all(dim=0)
+    finite = torch.isfinite(engine.forward.kv_cache).all(dim=5).all(dim=4).all(dim=3).all(dim=1).all(dim=0)
     return set(np.flatnonzero(~finite.numpy()).tolist())
 
 
@@ -53,7 +53,7 @@ def not_finite_blocks(engine: CpuEngine) -> set[int]:
 def test_neighbours_of_a_poisoned_row_are_as_if_alone(tiny_engine: CpuEngine, budget: int) -> None:
     """budget 24: prompts are computed in chunks, and the first NaN comes in a chunk of which nothing is sampled."""
     alone = tokens_of(tiny_engine, PROMPTS)
-    tiny_engine._kv_cache.zero_()
+    tiny_engine.forward.kv_cache.zero_()
     poison_embedding(tiny_engine)
     shard = Scheduled(tiny_engine, max_num_batched_tokens=budget)
     sequences = [shard.ask(prompt, greedy(NUM_OUTPUTS)) for prompt in PROMPTS[:2]]
@@ -73,7 +73,7 @@ def test_neighbours_of_a_poisoned_row_are_as_if_alone(tiny_engine: CpuEngine, bu
 def test_nan_in_the_cache_of_a_running_sequence_fails_it_alone(tiny_engine: CpuEngine) -> None:
     """Whatever wrote it: it is found when the sequence reads it, in the middle of its answer."""
     alone = tokens_of(tiny_engine, PROMPTS)
-    tiny_engine._kv_cache.zero_()
+    tiny_engine.forward.kv_cache.zero_()
     shard = Scheduled(tiny_engine)
     sequences = [shard.ask(prompt, greedy(NUM_OUTPUTS)) for prompt in PROMPTS]
     for _ in range(NUM_OUTPUTS // 2):
@@ -81,7 +81,7 @@ def test_nan_in_the_cache_of_a_running_sequence_fails_it_alone(tiny_engine: CpuE
     victim = sequences.pop(1)
     alone_victim = alone.pop(1)
     last_block = shard.blocks_of(victim)[-1]
-    tiny_engine._kv_cache[2, 1, last_block, 0, 0, 0] = float("nan")
+    tiny_engine.forward.kv_cache[2, 1, last_block, 0, 0, 0] = float("nan")
     shard.run()
     assert failed(shard, victim)
     assert list(victim.tokens) == alone_victim[: len(victim.tokens)], "what it has said before stands"
@@ -114,7 +114,7 @@ def test_neighbours_logits_are_equal_to_the_bit(tiny_engine: CpuEngine) -> None:
 @pytest.mark.parametrize("budget", [512, 24])
 def test_whoever_gets_the_blocks_next_computes_what_is_right(tiny_engine: CpuEngine, budget: int) -> None:
     clean = tokens_of(tiny_engine, [LONG])[0]
-    tiny_engine._kv_cache.zero_()
+    tiny_engine.forward.kv_cache.zero_()
     poison_embedding(tiny_engine)
     num_blocks = -(-(len(LONG) + NUM_OUTPUTS) // tiny_engine.block_size)
     shard = Scheduled(tiny_engine, num_blocks=num_blocks, max_num_batched_tokens=budget)
@@ -135,8 +135,8 @@ def test_whoever_gets_the_blocks_next_computes_what_is_right(tiny_engine: CpuEng
 def test_the_same_prompt_again_finds_no_cache_of_the_failed_one(tiny_engine: CpuEngine) -> None:
     """A fault of the moment, not of the prompt: the second try must not read what the first has left."""
     clean = tokens_of(tiny_engine, [LONG])[0]
-    embedding = tiny_engine._decoder.embedding
-    tiny_engine._kv_cache.zero_()
+    embedding = tiny_engine.forward.decoder.embedding
+    tiny_engine.forward.kv_cache.zero_()
     healthy = embedding[LONG[0]].clone()
     embedding[LONG[0]] = float("inf")
     shard = Scheduled(tiny_engine, max_num_batched_tokens=24)
@@ -152,7 +152,7 @@ def test_the_same_prompt_again_finds_no_cache_of_the_failed_one(tiny_engine: Cpu
 def test_cache_that_was_spoiled_later_fails_one_request_and_is_forgotten(tiny_engine: CpuEngine) -> None:
     """NaN gets into blocks that have names already: who hits them fails, and the next one computes them anew."""
     clean = tokens_of(tiny_engine, [LONG])[0]
-    tiny_engine._kv_cache.zero_()
+    tiny_engine.forward.kv_cache.zero_()
     shard = Scheduled(tiny_engine)
     first = shard.ask(LONG, greedy(NUM_OUTPUTS))
     shard.step()
@@ -160,7 +160,7 @@ def test_cache_that_was_spoiled_later_fails_one_request_and_is_forgotten(tiny_en
     shard.run()
     assert list(first.tokens) == clean
     assert block in shard.named_blocks()
-    tiny_engine._kv_cache[1, 0, block, 3] = float("nan")
+    tiny_engine.forward.kv_cache[1, 0, block, 3] = float("nan")
     victim = shard.ask(LONG, greedy(NUM_OUTPUTS))
     shard.run()
     assert shard.scheduler.prefix_cache_hits > 0

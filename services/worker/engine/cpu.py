@@ -1,4 +1,4 @@
-"""The engine on a CPU: torch for matrix products and attention, one step at a time."""
+"""The engine on a CPU: one step at a time, in C++ kernels or, where those cannot, in torch."""
 
 import math
 from collections.abc import Iterable
@@ -9,17 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.paged_attention.plan import plan_attention
+from kernels.decoder.model import Shape
+from kernels.native.build import BuildError
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from kernels.sampling.cpu import sample
-from kernels.sampling.rows import NOT_FINITE, TokenLogprobs
+from services.worker.engine.forward import Forward
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
 from services.worker.engine.memory import available_memory_bytes, num_kv_blocks
-from services.worker.engine.options import EngineOptions, resolve_dtype, resolve_max_model_len
-from services.worker.models.layers import StepContext
+from services.worker.engine.native_forward import NativeForward
+from services.worker.engine.options import EngineError, EngineOptions, resolve_dtype, resolve_max_model_len
+from services.worker.engine.torch_forward import TorchForward
+from services.worker.models.decoder import Decoder
+from services.worker.models.native import build_native, padded_inner_size
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
-from shared.messages.pipeline import RowLogprobs
 from shared.messages.sampling import Sampling
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
@@ -29,11 +31,10 @@ from shared.repository.weights import iter_weights
 class CpuEngine:
     """A model in memory with its KV cache. Called from one thread at a time.
 
-    kv_cache: [layers, 2, num_blocks, block_size, K, D], keys then values. Its memory is claimed at start but touched
-    only as blocks are written. Stale contents, NaN included, are never read beyond a sequence's own tokens, so the
-    blocks of a sequence that came out as NaN need no cleaning: whoever gets them writes before it reads. Only as cache
-    they must never be found: its sequence fails in the very step that computes the first NaN, before any of the blocks
-    has a name.
+    Stale contents of the KV cache, NaN included, are never read beyond a sequence's own tokens, so the blocks of a
+    sequence that came out as NaN need no cleaning: whoever gets them writes before it reads. Only as cache they must
+    never be found: its sequence fails in the very step that computes the first NaN, before any of the blocks has a
+    name. forward: what computes; fallback_reason: why it is torch although the C++ kernels were not ruled out.
     """
 
     device = "cpu"
@@ -62,24 +63,43 @@ class CpuEngine:
         self._max_num_seqs = options.max_num_seqs
         self._max_num_batched_tokens = options.max_num_batched_tokens
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        self._cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
-        self._decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
-        self._kv_cache = torch.empty(
-            (
-                config.num_hidden_layers,
-                2,
-                self.num_blocks,
-                self.block_size,
-                config.num_key_value_heads,
-                config.head_dim,
-            ),
-            dtype=self.dtype,
-        )
+        cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
+        decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
+        self.fallback_reason: str | None = None
+        self.forward = self._build_forward(decoder, config, cos_sin, options)
 
     @classmethod
     def load(cls, model: StoredModel, options: EngineOptions) -> Self:
         """The engine for a stored model. Raises EngineError with the numbers where its memory does not suffice."""
         return cls(model.name, model.version, model.config, iter_weights(model), options)
+
+    def _build_forward(self, decoder: Decoder, config: ModelConfig, cos_sin: Tensor, options: EngineOptions) -> Forward:
+        if self.dtype == torch.bfloat16 and options.cpu_kernels != "torch":
+            shape = Shape(
+                hidden_size=config.hidden_size,
+                num_heads=config.num_attention_heads,
+                num_kv_heads=config.num_key_value_heads,
+                head_dim=config.head_dim,
+                inner_size=padded_inner_size(config.intermediate_size),
+                vocab_size=config.vocab_size,
+                eps=config.rms_norm_eps,
+                block_size=self.block_size,
+                num_blocks=self.num_blocks,
+                max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
+                max_num_seqs=options.max_num_seqs,
+            )
+            level = None if options.cpu_kernels == "auto" else options.cpu_kernels
+            self.fallback_reason = shape.problem()
+            if self.fallback_reason is None:
+                try:
+                    return NativeForward(build_native(decoder, shape, cos_sin, torch.get_num_threads(), level))
+                except BuildError as error:
+                    self.fallback_reason = str(error)
+            if level is not None:
+                raise EngineError(f"cpu_kernels {level}: {self.fallback_reason}")
+        elif options.cpu_kernels not in ("auto", "torch"):
+            raise EngineError(f"cpu_kernels {options.cpu_kernels} needs dtype bfloat16, not {options.dtype}")
+        return TorchForward(decoder, config, cos_sin, self.dtype, self.num_blocks, self.block_size)
 
     def warm_up(self) -> None:
         """A full prefill step, a full decode step and a single row; nothing is written into the cache."""
@@ -88,60 +108,29 @@ class CpuEngine:
         for query_lens in ([num_tokens], [1] * num_rows, [1]):
             self.step(_warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
 
-    @torch.inference_mode()
     def step(self, batch: StepInput) -> StepOutput:
         """Computes all tokens of the batch, writes their KV, samples the rows asked for.
 
         Raises IndexError on a position, slot or block beyond the engine's; a sequence whose values are not finite
         numbers fails alone.
         """
-        logits, residual = self._compute(batch)
-        sampled = sample(logits, batch.rows)
-        logprobs = [None if report is None else _to_message(report) for report in sampled.logprobs]
-        output = StepOutput(
-            tokens=sampled.tokens,
-            logprobs=logprobs if any(logprobs) else [],
-            errors=sampled.errors,
-        )
-        if len(batch.token_ids) > len(batch.sampled):  # else every token has a row of logits, which tells
-            output.failed = _not_finite(residual, batch.cu_seqlens_q)
+        output = self.forward.run(batch)
         if output.errors or output.failed:
             output.spoiled_blocks = self._spoiled_blocks(batch, output)
         return output
 
-    @torch.inference_mode()
     def compute_logits(self, batch: StepInput) -> Tensor:
         """step without the sampling: writes the KV of all tokens, returns float32 [R, vocabulary] for the rows."""
-        return self._compute(batch)[0]
-
-    def _compute(self, batch: StepInput) -> tuple[Tensor, Tensor]:
-        """Logits of the rows and residual of all tokens; see Decoder."""
-        plans = {
-            window: plan_attention(
-                batch.cu_seqlens_q, batch.context_lens, batch.block_tables, self.block_size, self.dtype, window
-            )
-            for window in self._decoder.windows()
-        }
-        context = StepContext(
-            cos_sin=self._cos_sin[torch.from_numpy(batch.positions)],
-            slot_mapping=torch.from_numpy(batch.slot_mapping),
-            plans=plans,
-        )
-        last_tokens = batch.cu_seqlens_q[1:].astype(np.int64) - 1
-        return self._decoder(
-            torch.from_numpy(batch.token_ids.astype(np.int64)),
-            context,
-            self._kv_cache,
-            torch.from_numpy(last_tokens[batch.sampled]),
-        )
+        return self.forward.compute_logits(batch)
 
     def _spoiled_blocks(self, batch: StepInput, output: StepOutput) -> list[int]:
         """Of the blocks of failed sequences those with values that are not finite, whoever wrote them."""
         failed = {*output.failed, *(int(batch.sampled[row]) for row in output.errors)}
         used = -(-batch.context_lens // self.block_size)
         blocks = sorted({block for index in failed for block in batch.block_tables[index, : used[index]].tolist()})
-        finite = torch.isfinite(self._kv_cache[:, :, torch.tensor(blocks)]).all(dim=5).all(dim=4).all(dim=3)
-        return [block for block, is_finite in zip(blocks, finite.all(dim=1).all(dim=0), strict=True) if not is_finite]
+        held = self.forward.kv_cache[:, :, torch.tensor(blocks, dtype=torch.int64)].transpose(0, 2)
+        finite = torch.isfinite(held).flatten(1).all(dim=1).tolist()
+        return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
 
 
 def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
@@ -159,14 +148,3 @@ def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
         sampled=np.arange(num_sequences, dtype=np.int32),
         rows=[RowSampling(sampling=sampling, position=0, num_prompt_tokens=1) for _ in range(num_sequences)],
     )
-
-
-def _not_finite(residual: Tensor, cu_seqlens_q: NDArray[np.int32]) -> dict[int, str]:
-    """Sequences with a token whose values are not finite; residual: float32 [T, hidden size]."""
-    tokens = torch.isfinite(residual.sum(dim=1)).logical_not().nonzero().squeeze(1).numpy()
-    sequences = np.searchsorted(cu_seqlens_q, tokens, side="right") - 1
-    return dict.fromkeys(sequences.tolist(), NOT_FINITE)
-
-
-def _to_message(report: TokenLogprobs) -> RowLogprobs:
-    return RowLogprobs(report.logprob, report.rank, report.top_ids, report.top_logprobs)

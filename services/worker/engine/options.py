@@ -1,10 +1,12 @@
 """The options an engine is loaded with, named as vLLM names them, and what they mean for a model."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from shared.repository.config import ModelConfig
+
+CpuKernels = Literal["auto", "torch", "avx2", "avx512", "amx"]
 
 
 class EngineError(Exception):
@@ -17,6 +19,8 @@ class EngineOptions(Protocol):
     max_model_len: tokens a sequence may have, None for all the model knows. max_num_seqs, max_num_batched_tokens:
     bounds of one step. gpu_memory_utilization: share of the machine's available memory this engine may take.
     kv_cache_memory_bytes: size of the KV cache, instead of that share. num_threads: 0 leaves the choice to torch.
+    cpu_kernels: auto takes the C++ kernels of the processor's highest level, or torch where they cannot; a level by
+    name or torch takes nothing else.
     """
 
     @property
@@ -35,6 +39,8 @@ class EngineOptions(Protocol):
     def kv_cache_memory_bytes(self) -> int | None: ...
     @property
     def num_threads(self) -> int: ...
+    @property
+    def cpu_kernels(self) -> CpuKernels: ...
 
 
 def resolve_dtype(option: str, config: ModelConfig) -> torch.dtype:

@@ -1,0 +1,202 @@
+// One step, phase by phase. A phase's tasks are shared by the team; its results are whole before the next begins.
+//
+// The residual stays in float32: rounded to bfloat16 after each layer it would carry most of the model's error.
+#include <cmath>
+#include <limits>
+
+#include "kernels/decoder/engine.h"
+#include "kernels/kv_cache_write/kv_cache_write.h"
+#include "kernels/linear/embedding.h"
+#include "kernels/linear/panel.h"
+#include "kernels/linear/quantize.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
+
+namespace tokenbus {
+
+namespace {
+
+f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
+
+// What one thread does in a step; all threads run the same phases.
+class Member {
+ public:
+  Member(Engine& engine, const Step& step, int index)
+      : d_(engine.decoder), team_(engine.team), space_(engine.workspace), engine_(engine), step_(step), index_(index) {}
+
+  void run() {
+    embed();
+    for (int index = 0; index < d_.num_layers; index++) {
+      const Layer& layer = d_.layers[index];
+      attention(layer, index);
+      feed_forward(layer);
+    }
+    finish();
+  }
+
+ private:
+  float* residual(int token) const { return space_.residual.get() + static_cast<size_t>(token) * d_.hidden_size; }
+  bf16* normed(int token) const { return space_.normed.get() + static_cast<size_t>(token) * d_.hidden_size; }
+  int heads_width() const { return (d_.num_heads + 2 * d_.num_kv_heads) * d_.head_dim; }
+  bf16* heads(int token) const { return space_.heads.get() + static_cast<size_t>(token) * heads_width(); }
+
+  // An id that is not in the vocabulary turns its own sequence into NaN, nobody else's.
+  void embed() {
+    team_.share(step_.num_tokens, [&](int token) {
+      const int32_t id = step_.token_ids[token];
+      if (id >= 0 && id < d_.vocab_size)
+        embed_row(d_.embedding, id, residual(token));
+      else
+        std::fill_n(residual(token), d_.hidden_size, std::numeric_limits<float>::quiet_NaN());
+    });
+  }
+
+  void norm(const float* weight) {
+    team_.share(step_.num_tokens,
+                [&](int token) { rms_norm_row(residual(token), weight, d_.eps, d_.hidden_size, normed(token)); });
+  }
+
+  void attention(const Layer& layer, int index) {
+    norm(layer.attention_norm);
+    product(layer.query_key_value, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+      store_bf16(heads(token) + panel * kPanel, a);
+      store_bf16(heads(token) + panel * kPanel + 16, b);
+    });
+    const size_t half = static_cast<size_t>(d_.num_blocks) * d_.block_size * d_.num_kv_heads * d_.head_dim;
+    bf16* keys = d_.kv_cache + 2 * half * index;
+    bf16* values = keys + half;
+    team_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
+    const AttentionLayer call{heads(0), heads_width(), keys, values, space_.attended.get(), d_.num_heads * d_.head_dim};
+    AttentionPlan& plan = engine_.plans.at(layer.sliding_window);
+    team_.share(plan.num_tasks(), [&](int task) { attend_task(plan, call, task, index_); });
+    add_product(layer.output, space_.attended.get());
+  }
+
+  // Turns a token's query and key heads and writes key and value into the cache.
+  void place(const Layer& layer, int token, bf16* keys, bf16* values) {
+    const int d = d_.head_dim;
+    bf16 *query = heads(token), *key = query + d_.num_heads * d, *value = key + d_.num_kv_heads * d;
+    if (layer.query_norm != nullptr) {
+      for (int head = 0; head < d_.num_heads; head++) rms_norm_head(query + head * d, layer.query_norm, d_.eps, d);
+      for (int head = 0; head < d_.num_kv_heads; head++) rms_norm_head(key + head * d, layer.key_norm, d_.eps, d);
+    }
+    rope_heads(query, d_.num_heads + d_.num_kv_heads, d, d_.cos_sin + step_.positions[token] * d);
+    kv_cache_write_token(engine_.cache_shape, key, value, keys, values, step_.slot_mapping[token]);
+  }
+
+  void feed_forward(const Layer& layer) {
+    norm(layer.feed_forward_norm);
+    product(layer.gate_up, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 gate, f32x16 up) {
+      store_bf16(space_.activated.get() + static_cast<size_t>(token) * d_.inner_size + panel * 16, silu(gate) * up);
+    });
+    add_product(layer.down, space_.activated.get());
+  }
+
+  void finish() {
+    team_.share(step_.num_tokens, [&](int token) {
+      f32x16 check = {};
+      for (int i = 0; i < d_.hidden_size; i += 16) check += load<f32x16>(residual(token) + i) * 0.0f;
+      step_.token_is_finite[token] = sum_of(check) == 0.0f;
+    });
+    bf16* sampled = space_.sampled.get();
+    team_.share(step_.num_rows, [&](int row) {
+      rms_norm_row(residual(step_.row_tokens[row]), d_.final_norm, d_.eps, d_.hidden_size,
+                   sampled + static_cast<size_t>(row) * d_.hidden_size);
+    });
+    Likeliest& likeliest = engine_.likeliest[index_];
+    likeliest.clear(step_.num_rows);
+    product(d_.lm_head, sampled, step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+      const int count = std::min(kPanel, d_.vocab_size - panel * kPanel);
+      if (count < kPanel) repeat_first(a, b, count);
+      likeliest.see(row, panel, a, b);
+      if (step_.logits_slots[row] < 0) return;
+      float* logits = step_.logits + static_cast<size_t>(step_.logits_slots[row]) * d_.vocab_size + panel * kPanel;
+      memcpy(logits, &a, std::min(count, 16) * sizeof(float));
+      if (count > 16) memcpy(logits + 16, &b, (count - 16) * sizeof(float));
+    });
+    team_.share(step_.num_rows, [&](int row) {
+      const int32_t token = Likeliest::merge(engine_.likeliest, row);
+      step_.likeliest[row] = token;
+      step_.row_is_finite[row] = token >= 0;
+    });
+  }
+
+  // Columns that only fill the last panel get the first one's logit, which wins against them by its lower id.
+  static void repeat_first(f32x16& a, f32x16& b, int count) {
+    for (int lane = count; lane < kPanel; lane++) (lane < 16 ? a : b)[lane % 16] = a[0];
+  }
+
+  // input times the weights, onto the residual.
+  void add_product(const Linear& linear, const bf16* input) {
+    product(linear, input, step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+      float* sum = residual(token) + panel * kPanel;
+      store(sum, load<f32x16>(sum) + a);
+      store(sum + 16, load<f32x16>(sum + 16) + b);
+    });
+  }
+
+  // use(row, panel, first, second) for each row and panel of input times the weights, bias included.
+  template <class Use>
+  void product(const Linear& linear, const bf16* input, int num_rows, Use use) {
+    const Rows rows{input, space_.codes.get(), space_.scales.get(), space_.sums.get()};
+    if (linear.encoding != kBf16)
+      team_.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
+    const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
+    team_.share(linear.panels() * chunks, [&](int task) {
+      const int panel = task / chunks, chunk = task % chunks;
+      const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
+      alignas(64) float sums[kTaskRows * kPanel];
+      compute_panel(linear, rows, first, last, panel, sums);
+      f32x16 bias[2] = {};
+      if (linear.bias != nullptr) {
+        bias[0] = load<f32x16>(linear.bias + panel * kPanel);
+        bias[1] = load<f32x16>(linear.bias + panel * kPanel + 16);
+      }
+      for (int row = first; row < last; row++) {
+        const float* of_row = sums + (row - first) * kPanel;
+        use(row, panel, load<f32x16>(of_row) + bias[0], load<f32x16>(of_row + 16) + bias[1]);
+      }
+    });
+  }
+
+  const Decoder& d_;
+  Team& team_;
+  Workspace& space_;
+  Engine& engine_;
+  const Step& step_;
+  const int index_;
+};
+
+}  // namespace
+
+Engine::Engine(const Decoder& decoder, int num_threads)
+    : decoder(decoder),
+      cache_shape{decoder.block_size, decoder.num_kv_heads, decoder.head_dim},
+      team(num_threads),
+      workspace(decoder),
+      likeliest(num_threads, Likeliest(decoder.max_num_seqs)) {
+  for (int layer = 0; layer < decoder.num_layers; layer++) plans.try_emplace(decoder.layers[layer].sliding_window);
+}
+
+void Engine::run(const Step& step) {
+  const AttentionStep batch{step.num_sequences, step.block_table_stride, step.cu_seqlens_q, step.context_lens,
+                            step.block_tables};
+  for (auto& [window, plan] : plans)
+    plan.make({cache_shape, decoder.num_heads, window, decoder.scale}, batch, team.size());
+  team.run([&](int member) { Member(*this, step, member).run(); });
+}
+
+}  // namespace tokenbus
+
+extern "C" {
+
+tokenbus::Engine* tokenbus_engine_new(const tokenbus::Decoder* decoder, int num_threads) {
+  return new tokenbus::Engine(*decoder, num_threads);
+}
+
+void tokenbus_engine_delete(tokenbus::Engine* engine) { delete engine; }
+
+void tokenbus_engine_step(tokenbus::Engine* engine, const tokenbus::Step* step) { engine->run(*step); }
+
+tokenbus::Team* tokenbus_engine_team(tokenbus::Engine* engine) { return &engine->team; }
+}

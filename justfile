@@ -35,6 +35,11 @@ test-full *options: _dev
 chaos *options: _run
     @exec {{ python }} -m tests.chaos --json bench/results/chaos.json --write docs/reliability.md {{ options }}
 
+# Measure this machine within some minutes, into bench/results; `./just bench --help` lists other measurements
+[no-exit-message]
+bench *options="suite": _dev
+    @exec .venv/bin/tokenbus bench {{ options }}
+
 # Lint, format, types and layers
 check: _dev
     @{{ python }} -m ruff check .

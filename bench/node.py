@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,18 +11,21 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 
+from bench.errors import BenchError
+from deploy.node.nats_server import free_port
+
 READY_LIMIT_S = 120.0
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class NodeError(BenchError):
+    """The node did not come up; the message has its last words."""
 
 
 class Node:
-    """Runs while the context lasts. url: of the gateway; model: name of the first one it serves."""
+    """Runs while the context lasts. url: of the gateway; model: name of the first one it serves.
+
+    Its data folder goes with it, unless an exception ends the context: then its logs say why.
+    """
 
     def __init__(self, *options: str) -> None:
         self.port = free_port()
@@ -58,7 +60,7 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-        if error is None:  # else its logs say why
+        if error is None or isinstance(error, KeyboardInterrupt):
             shutil.rmtree(self.data_dir)
 
     def _get(self, path: str) -> bytes:
@@ -70,13 +72,16 @@ class Node:
         while time.monotonic() < end:
             assert self._process is not None
             if self._process.poll() is not None:
-                raise RuntimeError(f"the node ended: {(self.data_dir / 'node.log').read_text()[-2000:]}")
+                raise NodeError(f"the node ended: {self._last_words()}")
             try:
                 self._get("/ready")
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.1)
-        raise RuntimeError("the node never became ready")
+        raise NodeError(f"the node was not ready after {READY_LIMIT_S:g} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return " | ".join((self.data_dir / "node.log").read_text(errors="replace").strip().splitlines()[-3:])
 
     def _stop(self) -> None:
         if self._process is not None:

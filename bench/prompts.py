@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from bench.core.plan import Prompt
+from bench.errors import BenchError
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 
@@ -24,7 +25,7 @@ WORDS = (
 MAX_DRAWS = 50
 
 
-class PromptError(ValueError):
+class PromptError(BenchError):
     """No tokenizer, or one with which a prompt of this length cannot be made."""
 
 

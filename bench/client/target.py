@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from bench.errors import BenchError
+
 Backend = Literal["tokenbus", "vllm", "llama.cpp", "openai", "openai-chat"]
 PromptFormat = Literal["auto", "token-ids", "text"]
 
@@ -13,7 +15,7 @@ KNOW_IGNORE_EOS = ("tokenbus", "vllm", "llama.cpp")
 TAKE_TOKEN_IDS = ("tokenbus", "vllm", "llama.cpp")
 
 
-class TargetError(ValueError):
+class TargetError(BenchError):
     """A server that cannot be asked like this; the message says why."""
 
 

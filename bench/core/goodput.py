@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from bench.core.outcome import Outcome
+from bench.errors import BenchError
 
 METRICS = ("ttft", "tpot", "e2el")
 
 
-class ObjectiveError(ValueError):
+class ObjectiveError(BenchError):
     """An objective that cannot be read; the message names it."""
 
 

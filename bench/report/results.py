@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from bench.core.summary import Summary
+from bench.errors import BenchError
 from bench.machine import Machine, this_machine
 
 
@@ -25,7 +26,7 @@ class Results(msgspec.Struct, kw_only=True):
     details: dict[str, Any] = {}
 
 
-class ResultsError(ValueError):
+class ResultsError(BenchError):
     """A file that holds no results; the message names it."""
 
 

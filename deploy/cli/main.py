@@ -18,6 +18,7 @@ COMMANDS = {
     "ask": ("deploy.cli.ask", "ask a running Tokenbus one question, over NATS or HTTP"),
     "model": ("deploy.cli.model", "add, list, show, verify and remove models"),
     "log": ("deploy.cli.log", "verify the log: nothing lost, doubled, foreign or computed on a wrong prefix"),
+    "bench": ("deploy.cli.bench", "measure this system, or any server with OpenAI's API"),
     "demo": ("deploy.cli.demo", "start everything, ask one question, stop everything"),
     "version": ("deploy.cli.version", "print the version"),
 }

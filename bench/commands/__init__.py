@@ -1,0 +1,1 @@
+"""The subcommands of `tokenbus bench`; each has main(argv), which returns the exit status."""

@@ -1,0 +1,1 @@
+"""What a user would pick instead, started and measured in turn with ours: `python -m bench.peers --help`."""

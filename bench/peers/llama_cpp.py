@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.core.plan import Plan
 from bench.core.summary import Summary, summarize
 from bench.errors import BenchError
-from bench.peers.candidate import Description, describe, ServerPeer
+from bench.peers.candidate import Description, ServerPeer, describe
 from bench.peers.environment import Environment
 from bench.peers.processes import Command
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bench.client.target import PromptFormat, Target
 from bench.machine import this_machine
 from bench.node import Node
-from bench.peers.candidate import Description, describe, Served
+from bench.peers.candidate import Description, Served, describe
 from bench.processes import ProcessMeter
 
 ENGINE = ("--engine", "cpu", "--max-num-seqs", "16", "--max-model-len", "2048")

@@ -4,11 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-from kernels.sampling import cpu
-from kernels.sampling.rows import Sampled
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,6 @@ def row(position: int = 0, history: list[int] | None = None, num_prompt_tokens: 
     """A row with these parameters."""
     ids = None if history is None else np.array(history, dtype=np.int32)
     return SampledRow(Params(**params), position, num_prompt_tokens, ids)
-
-
-def sample(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
-    """The CPU path on a copy of logits: [vocabulary], the same for all rows, or [rows, vocabulary]."""
-    batch = np.tile(logits, (len(rows), 1)) if logits.ndim == 1 else logits.copy()
-    return cpu.sample(torch.from_numpy(batch), rows)
 
 
 def random_logits(seed: int, size: int, spread: float = 3.0) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Sampling: the CPU path against the reference, and what must hold whatever the parameters."""
+"""Sampling: in torch and in C++ against the reference, and what must hold whatever the parameters."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.sampling import reference
-from tests.kernels.sampling_rows import Params, SampledRow, random_logits, row, sample
+from tests.kernels.samplers import Sample, sampler
+from tests.kernels.sampling_rows import Params, SampledRow, random_logits, row
 
 VOCABULARY = 257
+
+
+@pytest.fixture(params=["torch", "avx2", "avx512"], scope="module")
+def sample(request: pytest.FixtureRequest) -> Sample:
+    return sampler(request.param)
 
 
 @st.composite
@@ -40,7 +46,7 @@ def rows(draw: st.DrawFn) -> SampledRow:
 
 @settings(max_examples=200, deadline=None)
 @given(batch=st.lists(rows(), min_size=1, max_size=4), seed=st.integers(0, 1000))
-def test_every_row_equals_the_reference_whatever_its_batch(batch: list[SampledRow], seed: int) -> None:
+def test_every_row_equals_the_reference_whatever_its_batch(sample: Sample, batch: list[SampledRow], seed: int) -> None:
     logits = np.stack([random_logits(seed + index, VOCABULARY) for index in range(len(batch))])
     result = sample(logits, *batch)
     assert result.errors == {}
@@ -51,7 +57,7 @@ def test_every_row_equals_the_reference_whatever_its_batch(batch: list[SampledRo
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("vocabulary", [4, 1001, 49152])
-def test_plain_temperature_equals_the_reference(vocabulary: int, seed: int) -> None:
+def test_plain_temperature_equals_the_reference(sample: Sample, vocabulary: int, seed: int) -> None:
     logits = random_logits(seed, min(vocabulary, 1001))
     logits = np.concatenate([logits, np.full(vocabulary - len(logits), -60, dtype=np.float32)])
     one = row(position=seed, seed=seed * 7919, top_p=0.99)
@@ -63,7 +69,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.8])
-def test_draws_follow_the_softmax(temperature: float) -> None:
+def test_draws_follow_the_softmax(sample: Sample, temperature: float) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0, 0.5, 1.5, -0.5, 0.2], dtype=np.float32)
     batch = [row(seed=seed, position=seed % 3, temperature=temperature) for seed in range(6000)]
     counts = np.bincount(sample(logits, *batch).tokens, minlength=8)
@@ -72,14 +78,14 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
     assert chi_square(counts, 6000 * weights / weights.sum()) < 24.3
 
 
-def test_draws_at_positions_of_one_seed_are_independent() -> None:
+def test_draws_at_positions_of_one_seed_are_independent(sample: Sample) -> None:
     logits = np.zeros(4, dtype=np.float32)
     tokens = sample(logits, *[row(seed=99, position=position) for position in range(8000)]).tokens
     pairs = np.bincount(tokens[:-1:2] * 4 + tokens[1::2], minlength=16)
     assert chi_square(pairs, np.full(16, 4000 / 16)) < 37.7
 
 
-def test_a_filtered_draw_follows_the_rest_of_the_softmax() -> None:
+def test_a_filtered_draw_follows_the_rest_of_the_softmax(sample: Sample) -> None:
     logits = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32))
     cases = [({"top_k": 3}, 3), ({"top_p": 0.85}, 3), ({"min_p": 0.4}, 3), ({"top_k": 4, "top_p": 0.5}, 2)]
     for params, num_left in cases:
@@ -90,21 +96,21 @@ def test_a_filtered_draw_follows_the_rest_of_the_softmax() -> None:
         assert chi_square(counts[:num_left], 4000 * probabilities / probabilities.sum()) < 13.8
 
 
-def test_ties_go_to_the_lower_id() -> None:
+def test_ties_go_to_the_lower_id(sample: Sample) -> None:
     logits = np.zeros(50_000, dtype=np.float32)
     logits[[40_000, 123, 20_000]] = 5.0
     tied = [row(temperature=0.0), row(temperature=0.0, logit_bias={7: 5.0}), row(temperature=0.0, bad_token_ids=(123,))]
     assert sample(logits, *tied).tokens.tolist() == [123, 7, 20_000]
 
 
-def test_top_k_keeps_all_equals_of_the_last_one() -> None:
+def test_top_k_keeps_all_equals_of_the_last_one(sample: Sample) -> None:
     logits = np.array([3.0, 1.0, 1.0, 1.0, 0.0], dtype=np.float32)
     tokens = sample(logits, *[row(seed=seed, top_k=2, temperature=2.0) for seed in range(500)]).tokens
     assert set(tokens.tolist()) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 5e-324, 1e-6, 1e-5, 1e-3])
-def test_a_tiny_temperature_takes_the_likeliest_token(temperature: float) -> None:
+def test_a_tiny_temperature_takes_the_likeliest_token(sample: Sample, temperature: float) -> None:
     logits = random_logits(3, 1000, spread=20.0)
     logits[400] = logits.max() + 1
     result = sample(logits, row(temperature=temperature, top_p=0.9, logprobs=2))
@@ -115,7 +121,7 @@ def test_a_tiny_temperature_takes_the_likeliest_token(temperature: float) -> Non
     assert np.isfinite(report.logprob)
 
 
-def test_a_row_of_nan_fails_alone() -> None:
+def test_a_row_of_nan_fails_alone(sample: Sample) -> None:
     logits = np.stack([random_logits(seed, 100) for seed in range(5)])
     batch = [row(seed=seed, temperature=0.0 if seed % 2 else 1.0, logprobs=1) for seed in range(5)]
     healthy = sample(logits, *batch)
@@ -132,7 +138,7 @@ def test_a_row_of_nan_fails_alone() -> None:
 
 @pytest.mark.parametrize("name", ["bad_token_ids", "allowed_token_ids", "stop_token_ids", "eos_token_ids"])
 @pytest.mark.parametrize("token", [-1, 100, 2**31])
-def test_an_id_outside_the_vocabulary_fails_its_row_alone(name: str, token: int) -> None:
+def test_an_id_outside_the_vocabulary_fails_its_row_alone(sample: Sample, name: str, token: int) -> None:
     logits = random_logits(1, 100)
     result = sample(logits, row(temperature=0.0), row(min_tokens=1, **{name: (3, token)}), row(temperature=0.0))
     assert list(result.errors) == [1]
@@ -141,7 +147,7 @@ def test_an_id_outside_the_vocabulary_fails_its_row_alone(name: str, token: int)
 
 
 @pytest.mark.parametrize("token", [-1, 100])
-def test_a_bias_or_history_outside_the_vocabulary_fails_its_row_alone(token: int) -> None:
+def test_a_bias_or_history_outside_the_vocabulary_fails_its_row_alone(sample: Sample, token: int) -> None:
     logits = random_logits(1, 100)
     result = sample(
         logits, row(logit_bias={token: 1.0}), row(history=[token], repetition_penalty=1.1), row(temperature=0.0)
@@ -149,14 +155,14 @@ def test_a_bias_or_history_outside_the_vocabulary_fails_its_row_alone(token: int
     assert set(result.errors) == {0, 1}
 
 
-def test_nothing_left_to_sample_is_an_error_of_the_row() -> None:
+def test_nothing_left_to_sample_is_an_error_of_the_row(sample: Sample) -> None:
     one = row(allowed_token_ids=(4,), bad_token_ids=(4,))
     result = sample(random_logits(1, 10), one, row(temperature=0.0))
     assert list(result.errors) == [0]
     assert "no token" in result.errors[0]
 
 
-def test_eos_and_stop_ids_wait_for_min_tokens() -> None:
+def test_eos_and_stop_ids_wait_for_min_tokens(sample: Sample) -> None:
     logits = np.array([9.0, 8.0, 7.0, 1.0], dtype=np.float32)
     batch = [
         row(position=position, temperature=0.0, min_tokens=2, eos_token_ids=(0,), stop_token_ids=(1,))
@@ -165,7 +171,7 @@ def test_eos_and_stop_ids_wait_for_min_tokens() -> None:
     assert sample(logits, *batch).tokens.tolist() == [2, 2, 0, 0]
 
 
-def test_penalties_count_as_documented() -> None:
+def test_penalties_count_as_documented(sample: Sample) -> None:
     logits = np.array([4.0, 3.9, 3.8, -1.0], dtype=np.float32)
     prompt_and_output = {"history": [0, 0, 1], "num_prompt_tokens": 2}
     batch = [
@@ -179,7 +185,7 @@ def test_penalties_count_as_documented() -> None:
 
 @pytest.mark.parametrize("num_top", [0, 1, 5, 40])
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"logit_bias": {3: 50.0}}, {"top_k": 1}], ids=str)
-def test_logprobs_are_those_of_the_raw_logits(num_top: int, params: dict[str, object]) -> None:
+def test_logprobs_are_those_of_the_raw_logits(sample: Sample, num_top: int, params: dict[str, object]) -> None:
     logits = random_logits(11, 40)
     logits[[7, 8]] = logits[9]
     result = sample(logits, row(logprobs=num_top, **params), row())
@@ -193,14 +199,14 @@ def test_logprobs_are_those_of_the_raw_logits(num_top: int, params: dict[str, ob
     assert result.logprobs[1] is None
 
 
-def test_the_greedy_token_has_rank_one_even_in_a_tie() -> None:
+def test_the_greedy_token_has_rank_one_even_in_a_tie(sample: Sample) -> None:
     logits = np.array([1.0, 5.0, 5.0], dtype=np.float32)
     report = sample(logits, row(temperature=0.0, logprobs=2)).logprobs[0]
     assert report is not None
     assert (report.rank, report.top_ids) == (1, (1, 2))
 
 
-def test_a_draw_depends_on_seed_and_position_only() -> None:
+def test_a_draw_depends_on_seed_and_position_only(sample: Sample) -> None:
     logits = random_logits(5, 5000)
     alone = [int(sample(logits, row(seed=seed, position=seed + 1)).tokens[0]) for seed in range(30)]
     batch = [row(seed=seed, position=seed + 1) for seed in range(30)]
@@ -209,7 +215,7 @@ def test_a_draw_depends_on_seed_and_position_only() -> None:
     assert len(set(alone)) > 15
 
 
-def test_no_rows() -> None:
+def test_no_rows(sample: Sample) -> None:
     result = sample(np.zeros((0, 10), dtype=np.float32))
     assert len(result.tokens) == 0
     assert result.logprobs == []

@@ -1,0 +1,92 @@
+"""Sampling on the CPU, in C++: the rows of a step shared among the threads of the engine's team."""
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.sampling.native_rows import RowBatch
+from kernels.sampling.rows import NOT_FINITE, Sampled, TokenLogprobs
+
+_NOT_FINITE, _ID_OUT_OF_RANGE = 1, 3
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes the sampler's signature, once after the library is loaded."""
+    library.tokenbus_sample.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int32,
+    ]
+    library.tokenbus_sample.restype = None
+
+
+def sample_native(
+    team: int,
+    library: ctypes.CDLL,
+    logits: Tensor,
+    batch: RowBatch,
+    indices: NDArray[np.int32] | None = None,
+    likeliest: NDArray[np.int32] | None = None,
+) -> Sampled:
+    """kernels.sampling.cpu.sample by the C++ library, for which `declare` was called.
+
+    team: the address of a tokenbus::Team. logits: float32 [at least N, vocabulary], contiguous, overwritten. indices:
+    int32 [N], the rows of the batch that the first N rows of logits belong to (batch.needs_logits()), by default all.
+    likeliest: int32 [rows], the tokens of all other rows, -1 where the logits were not finite.
+    """
+    if indices is None:
+        indices = batch.all_indices
+    if len(logits) < len(indices) or logits.shape[1] != batch.vocab_size or not logits.is_contiguous():
+        raise ValueError(f"logits {tuple(logits.shape)} for {len(indices)} rows of {batch.vocab_size}")
+    if likeliest is not None:
+        batch.results["token"] = likeliest
+        batch.results["status"] = np.where(likeliest < 0, _NOT_FINITE, 0)
+    if len(indices):
+        library.tokenbus_sample(
+            team,
+            logits.data_ptr(),
+            batch.vocab_size,
+            batch.parameters_address,
+            batch.results_address,
+            indices.ctypes.data,
+            len(indices),
+        )
+    return _collect(batch)
+
+
+def _collect(batch: RowBatch) -> Sampled:
+    results = batch.results
+    logprobs: list[TokenLogprobs | None] = [None] * len(batch)
+    sampled = Sampled(tokens=results["token"].copy(), logprobs=logprobs)
+    for index in np.flatnonzero(results["status"]).tolist():
+        sampled.errors[index] = _reason(batch, index)
+    for index in batch.has_logprobs:
+        if index not in sampled.errors:
+            logprobs[index] = _report(batch, index)
+    return sampled
+
+
+def _reason(batch: RowBatch, index: int) -> str:
+    status = int(batch.results["status"][index])
+    if status == _NOT_FINITE:
+        return NOT_FINITE
+    if status == _ID_OUT_OF_RANGE:
+        stranger = int(batch.results["stranger"][index])
+        return f"token id {stranger} is not in the vocabulary of {batch.vocab_size}"
+    return "the request's parameters leave no token to sample"
+
+
+def _report(batch: RowBatch, index: int) -> TokenLogprobs:
+    result, top = batch.results[index], batch.top_slices[index]
+    return TokenLogprobs(
+        logprob=float(result["logprob"]),
+        rank=int(result["rank"]),
+        top_ids=tuple(batch.top_ids[top].tolist()),
+        top_logprobs=tuple(batch.top_logprobs[top].tolist()),
+    )

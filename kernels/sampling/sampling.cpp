@@ -1,0 +1,226 @@
+#include "kernels/sampling/sampling.h"
+
+#include <climits>
+#include <vector>
+
+#include "kernels/native/team.h"
+#include "kernels/sampling/passes.h"
+#include "kernels/sampling/philox.h"
+
+namespace tokenbus {
+namespace {
+
+// What a thread keeps between rows, so that none is allocated.
+struct Scratch {
+  std::vector<float> raw;            // [vocabulary] log-probabilities
+  std::vector<float> allowed;        // logits of the allowed ids
+  std::vector<int32_t> num_outputs;  // [vocabulary], all 0 between rows
+};
+thread_local Scratch scratch;
+
+constexpr int64_t kNobody = INT64_MIN;
+
+// The first id that is no token of the row, or kNobody.
+int64_t find_stranger(int vocab_size, const RowParameters& parameters) {
+  const auto outside = [vocab_size](int64_t id) { return id < 0 || id >= vocab_size; };
+  const int64_t* bad = parameters.ids + parameters.num_allowed;
+  const int64_t* early = bad + parameters.num_bad;
+  const int64_t* biased = early + parameters.num_early;
+  const int num_early = parameters.position < parameters.min_tokens ? parameters.num_early : 0;
+  const struct {
+    const int64_t* ids;
+    int count;
+  } lists[] = {{biased, parameters.num_biased},
+               {parameters.ids, parameters.num_allowed},
+               {bad, parameters.num_bad},
+               {early, num_early}};
+  for (const auto& list : lists)
+    for (int i = 0; i < list.count; i++)
+      if (outside(list.ids[i])) return list.ids[i];
+  for (int i = 0; i < parameters.num_history; i++)
+    if (outside(parameters.history[i])) return parameters.history[i];
+  return kNobody;
+}
+
+void penalize(const Row& row, const RowParameters& parameters) {
+  constexpr int32_t kDone = -1;
+  std::vector<int32_t>& num_outputs = scratch.num_outputs;
+  if (num_outputs.size() < static_cast<size_t>(row.size)) num_outputs.resize(row.size);
+  const int32_t* history = parameters.history;
+  for (int i = parameters.num_prompt; i < parameters.num_history; i++) num_outputs[history[i]]++;
+  const float repetition = parameters.repetition_penalty;
+  for (int i = 0; i < parameters.num_history; i++) {
+    int32_t& count = num_outputs[history[i]];
+    if (count == kDone) continue;
+    float value = row.values[history[i]];
+    value = value > 0 ? value / repetition : value * repetition;
+    if (count > 0) {
+      value -= static_cast<float>(parameters.frequency_penalty * count);
+      value -= static_cast<float>(parameters.presence_penalty);
+    }
+    row.values[history[i]] = value;
+    count = kDone;
+  }
+  for (int i = 0; i < parameters.num_history; i++) num_outputs[history[i]] = 0;
+}
+
+// Masks, bias and penalties, in this order.
+void modify(const Row& row, const RowParameters& parameters) {
+  const int64_t* ids = parameters.ids;
+  if (parameters.num_allowed > 0) {
+    std::vector<float>& allowed = scratch.allowed;
+    allowed.clear();
+    for (int i = 0; i < parameters.num_allowed; i++) allowed.push_back(row.values[ids[i]]);
+    std::fill_n(row.values, row.size, -lanes::kInfinity);
+    for (int i = 0; i < parameters.num_allowed; i++) row.values[ids[i]] = allowed[i];
+  }
+  ids += parameters.num_allowed;
+  const bool is_early = parameters.position < parameters.min_tokens;
+  const int num_blocked = parameters.num_bad + (is_early ? parameters.num_early : 0);
+  for (int i = 0; i < num_blocked; i++) row.values[ids[i]] = -lanes::kInfinity;
+  ids += parameters.num_bad + parameters.num_early;
+  for (int i = 0; i < parameters.num_biased; i++) row.values[ids[i]] += parameters.biases[i];
+  if (parameters.num_history > 0) penalize(row, parameters);
+}
+
+// values = (values - largest) / temperature
+void scale(const Row& row, float largest, float temperature) {
+  for_each_register(row, largest, [&](lanes::Floats values, int first) {
+    lanes::Floats scaled = values - largest;
+    if (temperature != 1) scaled /= lanes::Floats{} + temperature;
+    lanes::store_some(row.values + first, scaled, row.size - first);
+  });
+}
+
+// Of the tokens before a place the one whose value + noise is the largest, the lowest among equals. likeliest is one of
+// them; its key, known at once, spares most others the logarithms and many the random numbers.
+int draw(const Row& row, const Philox& philox, const Place& place, int likeliest) {
+  float best_key = row.values[likeliest] + gumbel(philox.word(likeliest));
+  int best = likeliest;
+  for (int first = 0; first < row.size; first += 2 * lanes::kLanes) {
+    lanes::Floats values[2];
+    lanes::Mask mask[2];
+    for (int half = 0; half < 2; half++) {
+      const int begin = first + half * lanes::kLanes;
+      values[half] = lanes::load_some(row.values + begin, row.size - begin, -lanes::kInfinity);
+      mask[half] = before(values[half], begin, place) & lanes::at_least(values[half] + kMaxGumbel, lanes::Floats{} + best_key);
+    }
+    if (!(mask[0] | mask[1])) continue;
+    lanes::Ints words[2];
+    philox.words(first, words);
+    for (int half = 0; half < 2; half++) {
+      lanes::Mask hopeful = mask[half] & lanes::at_least(values[half] + gumbel_bound(words[half]), lanes::Floats{} + best_key);
+      for (; hopeful; hopeful &= hopeful - 1) {
+        const int lane = __builtin_ctz(hopeful), token = first + half * lanes::kLanes + lane;
+        const float key = values[half][lane] + gumbel(static_cast<uint32_t>(words[half][lane]));
+        if (key > best_key || (key == best_key && token < best)) {
+          best_key = key;
+          best = token;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+// Draws from logits / temperature, of which the largest, that of `likeliest`, is 0.
+//
+// top_p needs no sorting: the token that wins among all tokens, if it is one of the nucleus, also wins in the nucleus;
+// and it is one if the tokens before it hold less than top_p. If it is not, the nucleus lies before it, and so on.
+int draw_filtered(const Row& row, const RowParameters& parameters, int likeliest) {
+  float least = std::max(parameters.least, std::numeric_limits<float>::lowest());
+  if (0 < parameters.top_k && parameters.top_k < row.size) least = std::max(least, kth_largest(row, parameters.top_k));
+  const Philox philox(parameters.seed_low, parameters.seed_high, static_cast<uint32_t>(parameters.position));
+  Place end{least, INT_MAX};
+  int token = draw(row, philox, end, likeliest);
+  if (parameters.top_p >= 1 || token == likeliest) return token;
+  const double wanted = parameters.top_p * mass_before(row, end);
+  while (token != likeliest) {
+    end = {row.values[token], token};
+    if (mass_before(row, end) < wanted) break;
+    token = draw(row, philox, end, likeliest);
+  }
+  return token;
+}
+
+// raw = log-softmax of the logits
+void log_softmax(const Row& row, const Row& raw) {
+  const float most = largest(row);
+  for_each_register(row, most, [&](lanes::Floats values, int first) {
+    lanes::store_some(raw.values + first, values - most, row.size - first);
+  });
+  const float log_mass = static_cast<float>(std::log(mass_before(raw, {-lanes::kInfinity, INT_MAX})));
+  for_each_register(raw, 0, [&](lanes::Floats values, int first) {
+    lanes::store_some(raw.values + first, values - log_mass, row.size - first);
+  });
+}
+
+void report(const Row& raw, int num_top, RowResult& result) {
+  result.logprob = raw.values[result.token];
+  result.rank = 1;
+  for_each_register(raw, -lanes::kInfinity, [&](lanes::Floats values, int) {
+    result.rank += __builtin_popcount(lanes::above(values, lanes::Floats{} + result.logprob));
+  });
+  num_top = std::min(num_top, raw.size);
+  if (num_top == 0) return;
+  const float least = kth_largest(raw, num_top);
+  int num_above = 0, num_found = 0;
+  for (const bool want_equals : {false, true}) {  // those above the last value, then its lowest ids
+    for_each_register(raw, -lanes::kInfinity, [&](lanes::Floats values, int first) {
+      const lanes::Floats last = lanes::Floats{} + least;
+      lanes::Mask mask = want_equals ? lanes::equal(values, last) : lanes::above(values, last);
+      for (; mask && num_found < num_top; mask &= mask - 1)
+        result.top_ids[num_found++] = first + __builtin_ctz(mask);
+    });
+    if (!want_equals) num_above = num_found;
+  }
+  std::stable_sort(result.top_ids, result.top_ids + num_above,
+                   [&](int a, int b) { return raw.values[a] > raw.values[b]; });
+  for (int i = 0; i < num_top; i++) result.top_logprobs[i] = raw.values[result.top_ids[i]];
+}
+
+}  // namespace
+
+void sample_row(float* logits, int vocab_size, const RowParameters& parameters, RowResult& result) {
+  const Row row{logits, vocab_size};
+  result.status = kNotFinite;
+  if (!is_finite(row)) return;
+  result.status = kIdOutOfRange;
+  result.stranger = find_stranger(vocab_size, parameters);
+  if (result.stranger != kNobody) return;
+  Row raw{nullptr, vocab_size};
+  if (parameters.num_logprobs >= 0) {
+    if (scratch.raw.size() < static_cast<size_t>(vocab_size)) scratch.raw.resize(vocab_size);
+    raw.values = scratch.raw.data();
+    log_softmax(row, raw);
+  }
+  modify(row, parameters);
+  const float most = largest(row);
+  result.status = kNothingLeft;
+  if (!std::isfinite(most)) return;
+  result.token = find(row, most);
+  if (result.token < 0) return;
+  if (!parameters.is_greedy) {
+    scale(row, most, parameters.temperature);
+    result.token = draw_filtered(row, parameters, result.token);
+  }
+  if (raw.values) report(raw, parameters.num_logprobs, result);
+  result.status = kSampled;
+}
+
+}  // namespace tokenbus
+
+extern "C" {
+
+// Row i of the logits, [count, vocab_size], belongs to parameters[rows[i]] and results[rows[i]].
+void tokenbus_sample(tokenbus::Team* team, float* logits, int32_t vocab_size,
+                     const tokenbus::RowParameters* parameters, tokenbus::RowResult* results, const int32_t* rows,
+                     int32_t count) {
+  const auto sample = [&](int i) {
+    tokenbus::sample_row(logits + static_cast<size_t>(i) * vocab_size, vocab_size, parameters[rows[i]],
+                         results[rows[i]]);
+  };
+  if (count == 1) return sample(0);
+  team->run([&](int) { team->share(count, sample); });
+}
+}

@@ -1,0 +1,54 @@
+"""The samplers of the CPU behind one face: torch, and C++ at every instruction level that this machine has."""
+
+import ctypes
+from typing import Protocol
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from kernels.native.build import BuildError
+from kernels.native.library import load_library
+from kernels.sampling import cpu, native
+from kernels.sampling.native_rows import RowBatches
+from kernels.sampling.rows import Sampled
+from tests.kernels.sampling_rows import SampledRow
+
+
+class Sample(Protocol):
+    """Samples a copy of float32 logits: [vocabulary], the same for all rows, or [rows, vocabulary]."""
+
+    def __call__(self, logits: NDArray[np.float32], *rows: SampledRow) -> Sampled: ...
+
+
+class Native:
+    """The C++ library of a level with a team of two threads. Skips the test where there is none."""
+
+    def __init__(self, level: str) -> None:
+        try:
+            self.library = load_library(level).functions
+        except BuildError as error:
+            pytest.skip(str(error))
+        native.declare(self.library)
+        self.library.tokenbus_team_new.restype = ctypes.c_void_p
+        self.team = self.library.tokenbus_team_new(2)
+
+    def __call__(self, logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
+        copy = batch_of(logits, len(rows))
+        return native.sample_native(self.team, self.library, copy, RowBatches(copy.shape[1]).of(rows))
+
+
+def sample_by_torch(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
+    """kernels.sampling.cpu."""
+    return cpu.sample(batch_of(logits, len(rows)), rows)
+
+
+def sampler(name: str) -> Sample:
+    """The sampler called "torch", or that of a level."""
+    return sample_by_torch if name == "torch" else Native(name)
+
+
+def batch_of(logits: NDArray[np.float32], num_rows: int) -> torch.Tensor:
+    """A copy: float32 [rows, vocabulary]."""
+    return torch.from_numpy(np.tile(logits, (num_rows, 1)) if logits.ndim == 1 else logits.copy())

@@ -36,6 +36,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env=os.environ | start.environment,
                 pass_fds=start.fds,
                 start_new_session=True,
             )

@@ -1,5 +1,6 @@
 """nats-server as a child process: where its binary lies, its configuration file, when it is ready."""
 
+import os
 import random
 import shutil
 import socket
@@ -105,6 +106,15 @@ def config_text(options: NatsServerOptions) -> str:
 def command(config: Path) -> list[str]:
     """The command line that runs the server in the foreground; it logs to stderr."""
     return [str(find_binary()), "-c", str(config)]
+
+
+def environment(num_cpus: int) -> dict[str, str]:
+    """What the server is told by its environment: Go runs it on a quarter of the machine, one thread at least.
+
+    With a thread per processor it spends more on waking and looking for its own threads than on messages: docs/adr/0011
+    has the measurement. Whoever sets GOMAXPROCS for the node decides otherwise.
+    """
+    return {"GOMAXPROCS": os.environ.get("GOMAXPROCS") or str(max(1, num_cpus // 4))}
 
 
 def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:

@@ -1,8 +1,9 @@
 """The two kinds of process on a node: nats-server and a service of ours. What to run, and whether it is ready."""
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from deploy.node.config import to_toml
 from deploy.node.folder import DataFolder
 from deploy.node.http_get import LOOPBACK, http_get
-from deploy.node.nats_server import NatsServerOptions, command, free_port, is_ready, write_config
+from deploy.node.nats_server import NatsServerOptions, command, environment, free_port, is_ready, write_config
 
 PROBE_TIMEOUT_S = 2.0
 NATS_SERVER = "nats-server"
@@ -28,11 +29,13 @@ class Probe(Protocol):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """One start: what to run, whom to ask, and the file descriptors that it inherits."""
+    """One start: what to run, whom to ask, the file descriptors that it inherits, and what it finds in its environment
+    beside what the node itself has there."""
 
     command: Sequence[str]
     probe: Probe
     fds: Sequence[int] = ()
+    environment: Mapping[str, str] = {}
 
 
 class NodeProcess(Protocol):
@@ -65,7 +68,7 @@ class NatsServerProcess:
 
     def prepare(self) -> Start:
         write_config(self._config, self.options)
-        return Start(command(self._config), self)
+        return Start(command(self._config), self, environment=environment(os.cpu_count() or 1))
 
     async def is_ready(self) -> bool:
         return await asyncio.to_thread(is_ready, self.options.host, self.options.port, PROBE_TIMEOUT_S)

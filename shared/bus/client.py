@@ -19,8 +19,9 @@ from nats.js import JetStreamContext
 
 from shared.bus.cancellation import cancellation_kept
 from shared.bus.credentials import ANONYMOUS, Credentials
-from shared.bus.errors import BusError, NoResponders, NotConnected, PayloadTooLarge
+from shared.bus.errors import BusError, PayloadTooLarge
 from shared.bus.nats_client import PERMISSIONS_VIOLATION, DirectClient, Handler
+from shared.bus.requests import Requests
 from shared.subjects import inboxes, is_plain
 
 __all__ = ["Bus", "Handler", "Subscription"]
@@ -75,6 +76,7 @@ class Bus:
         self._needs_tls = credentials.tls is not None
         self._complained = float("-inf")
         self._client = self._new_client()
+        self._requests = Requests("")  # its inbox is drawn once connected
 
     @classmethod
     async def connect(cls, url: str, name: str, credentials: Credentials = ANONYMOUS, role: str = "") -> "Bus":
@@ -92,6 +94,8 @@ class Bus:
             bus._client = bus._new_client()
             try:
                 await bus._open(urls)
+                bus._requests = Requests(bus.new_inbox())
+                await bus.subscribe(f"{bus._requests.inbox}.*", bus._requests.on_answer)
                 return bus
             except (TimeoutError, nats.errors.Error, OSError) as error:
                 bus._client.cut()
@@ -197,22 +201,14 @@ class Bus:
         self._client.handlers[inner._id] = handler
         return Subscription(self._client, inner)
 
-    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
+    async def request(self, subject: str, data: bytes, timeout_s: float, headers: bytes = b"") -> bytes:
         """The first reply. Raises NoResponders at once if nobody listens, TimeoutError, NotConnected and
         PayloadTooLarge."""
-        if len(data) > self.max_payload:
-            raise PayloadTooLarge(len(data), self.max_payload)
-        if not self.is_connected:
-            raise NotConnected("not connected")
-        try:
-            with cancellation_kept():
-                return bytes((await self._client.request(subject, data, timeout=timeout_s)).data)
-        except nats.errors.NoRespondersError:
-            raise NoResponders(subject) from None
-        except (TimeoutError, nats.errors.TimeoutError):
-            raise TimeoutError(f"no reply on {subject} within {timeout_s} s") from None
-        except (nats.errors.Error, OSError) as error:
-            raise NotConnected(str(error)) from error
+
+        def publish(reply: str) -> bool:
+            return self.publish(subject, data, reply, headers)
+
+        return await self._requests.ask(publish, subject, timeout_s)
 
     def new_inbox(self) -> str:
         """A subject for replies to this process alone."""

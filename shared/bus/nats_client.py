@@ -2,7 +2,7 @@
 
 nats-py hands each publish to a flusher task and each message to a queue and a task; at one message per engine step
 and hop that is most of the cost. Here a publish writes to the socket's transport, TCP or TLS alike, which sends at the
-end of the loop's turn, and a handler is a plain function.
+end of the loop's turn, and a handler is a plain function that is called as its message arrives (inbound.py).
 
 nats-py also closes for good on most errors that a server reports, and when it leaves a server it waits until that one
 has read everything, which a stopped server never does. Here every error leads to a new connection, and a connection
@@ -15,6 +15,8 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
+
+from shared.bus.inbound import InboundProtocol
 
 Handler = Callable[[str, str, bytes, bytes], None]
 
@@ -30,6 +32,7 @@ class DirectClient(NatsClient):
         self.handlers: dict[int, Handler] = {}
         self.fatal = fatal
         self._needs_tls = needs_tls
+        self._inbound: InboundProtocol | None = None
 
     def write_now(self, frame: bytes) -> bool:
         """Hand a whole protocol frame to the transport; behind commands of nats-py's own that wait for its flusher."""
@@ -67,17 +70,27 @@ class DirectClient(NatsClient):
 
     # ---- what nats-py calls -----------------------------------------------------------------------------------------
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    def _on_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
+        """Whether the message's subscription has a handler of ours."""
         handler = self.handlers.get(sid)
         if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+            return False
         try:
-            handler(
-                subject.decode(), reply.decode(), data, headers or b""
-            )  # None without headers, whatever the annotation says
+            handler(subject.decode(), reply.decode(), data, headers)
         except Exception as error:
             self.fatal(error)
+        return True
+
+    async def _read_loop(self) -> None:
+        """Hand nats-py what is its own, until the connection ends."""
+        inbound = self._inbound
+        assert inbound is not None, "set as the connection is made"
+        while not (self.is_closed or self.is_reconnecting):
+            try:
+                await self._ps.parse(await inbound.next_other())
+            except Exception as error:
+                await self._process_op_err(error)
+                return
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self._needs_tls and not info.get("tls_required"):
@@ -98,6 +111,17 @@ class DirectClient(NatsClient):
         if transport is not None and transport.get_extra_info("ssl_object") is not None:
             protocol: Any = transport.get_protocol()
             protocol._over_ssl = True  # as asyncio's own start_tls does; without it every end logs a warning
+        if transport is not None:
+            self._take_over(transport)
+
+    def _take_over(self, transport: Any) -> None:
+        """From here on what arrives is cut here, beginning with what the stream has read already."""
+        reader: Any = getattr(self._transport, "_io_reader", None)
+        inbound = self._inbound = InboundProtocol(transport.get_protocol(), self._on_message)
+        transport.set_protocol(inbound)
+        if reader._buffer:
+            inbound.data_received(bytes(reader._buffer))
+            reader._buffer.clear()
 
     async def _connect_to_server(self, s: Any) -> None:
         self.cut()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import nats.errors
 import nats.js.errors
 from nats.js import api
@@ -12,6 +13,7 @@ from nats.js import api
 from shared import subjects
 from shared.bus.cancellation import cancellation_kept
 from shared.bus.client import Bus
+from shared.bus.errors import BusError
 from shared.bus.log_tail import NatsTail
 from shared.bus.snapshots import SnapshotStore
 from shared.log.fold import Fold
@@ -30,6 +32,23 @@ _NAME_IN_USE = 10058
 _NO_CLUSTER = 10074
 
 _logger = logging.getLogger(__name__)
+
+
+class _ApiError(msgspec.Struct):
+    """JetStream's error in an answer."""
+
+    err_code: int = 0
+    description: str = ""
+
+
+class _PubAck(msgspec.Struct):
+    """JetStream's answer to a record: the log sequence that it was stored under, or why it was not."""
+
+    seq: int = 0
+    error: _ApiError | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_PubAck).decode
 
 
 class NatsLog:
@@ -112,17 +131,19 @@ class NatsLog:
         """See Log.append."""
         until = asyncio.get_running_loop().time() + horizon_s
         subject = subjects.log_subject(self.shard, kind)
-        headers = {"Nats-Msg-Id": message_id}
+        headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % message_id.encode()
         while True:
             try:
-                with cancellation_kept():
-                    ack = await self._js.publish(subject, data, timeout=ATTEMPT_TIMEOUT_S, headers=headers)
-                return ack.seq
-            except (nats.errors.Error, OSError, TimeoutError) as error:
-                if isinstance(error, nats.js.errors.APIError) and error.err_code in _FULL:
-                    raise LogFull(str(error)) from error
-                if asyncio.get_running_loop().time() >= until:
-                    raise LogUnavailable(f"{kind} record not acknowledged within {horizon_s} s: {error}") from error
+                ack = _decode_ack(await self.bus.request(subject, data, ATTEMPT_TIMEOUT_S, headers))
+                if ack.error is None:
+                    return ack.seq
+                if ack.error.err_code in _FULL:
+                    raise LogFull(ack.error.description)
+                why = ack.error.description
+            except (BusError, TimeoutError, msgspec.MsgspecError) as error:
+                why = str(error) or type(error).__name__
+            if asyncio.get_running_loop().time() >= until:
+                raise LogUnavailable(f"{kind} record not acknowledged within {horizon_s} s: {why}")
             await asyncio.sleep(RETRY_WAIT_S)
 
     def append_frame(self, data: bytes, reply: str) -> bool:

@@ -48,13 +48,14 @@ async def test_a_gap_makes_the_tail_read_again(nats_server: NatsServer) -> None:
     bus, log, fold, tail = await opened(nats_server)
     await log.append("req", encode(request("a" * 32)), "req-a")
     await until(lambda: fold.seq == 1)
-    lost, dropped = dict(bus._client.handlers), list[bytes]()
-    for number in lost:
-        bus._client.handlers[number] = lambda subject, reply, data, headers: dropped.append(data)
+    assert tail._subscription is not None
+    number, dropped = tail._subscription._inner._id, list[bytes]()
+    lost = bus._client.handlers[number]
+    bus._client.handlers[number] = lambda subject, reply, data, headers: dropped.append(data)
     second = encode(request("b" * 32))
     await log.append("req", second, "req-b")
     await until(lambda: second in dropped, "the lost record")
-    bus._client.handlers.update(lost)
+    bus._client.handlers[number] = lost
     await log.append("req", encode(request("c" * 32)), "req-c")
     await until(lambda: fold.seq == 3)
     assert list(fold.requests) == ["a" * 32, "b" * 32, "c" * 32] and tail.resets >= 2

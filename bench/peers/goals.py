@@ -61,16 +61,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(goals: Sequence[Goal], rows: Mapping[str, Sequence[Summary]]) -> list[Verdict]:
-    """rows: candidate -> what was measured. Goals of which neither side was in the run are left out."""
+    """rows: candidate -> what was measured. Goals of candidates and plans that were not in the run are left out."""
     verdicts = []
+    plans = {row.name for each in rows.values() for row in each}
     for goal in goals:
-        peers = [name for name in goal.peer.split(BEST_OF) if rows_named(rows.get(name, ()), goal.plan)]
-        ours = rows_named(rows.get(goal.ours, ()), goal.plan)
-        if not ours or (goal.peer and not peers):
-            if ours or (goal.ours in rows and not goal.peer):
-                verdicts.append(_verdict(goal, goal.peer, None))
+        asked = [name for name in goal.peer.split(BEST_OF) if name in rows]
+        if goal.plan not in plans or goal.ours not in rows or (goal.peer and not asked):
             continue
-        got, peer = _compare(goal, ours, peers, rows)
+        ours = rows_named(rows[goal.ours], goal.plan)
+        got, peer = _compare(goal, ours, asked, rows)
         verdicts.append(_verdict(goal, peer, got))
     return verdicts
 

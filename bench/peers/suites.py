@@ -55,8 +55,8 @@ def engine_suite(
     candidates: list[Candidate] = []
     pairs = []
     for peer in peers:
-        mine = [ours.engine(variant, model.name, node_options) for variant in OPPONENTS[peer] if variant in variants]
         theirs = _engine_peers(peer, root, model, cores)
+        mine = [ours.engine(variant, model.name, node_options) for variant in OPPONENTS[peer] if variant in variants]
         for each in (*mine, *theirs):
             if each.name not in [one.name for one in candidates]:
                 candidates.append(each)

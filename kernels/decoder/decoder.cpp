@@ -114,11 +114,7 @@ class Member {
       memcpy(logits, &a, std::min(count, 16) * sizeof(float));
       if (count > 16) memcpy(logits + 16, &b, (count - 16) * sizeof(float));
     });
-    team_.share(step_.num_rows, [&](int row) {
-      const int32_t token = Likeliest::merge(engine_.likeliest, row);
-      step_.likeliest[row] = token;
-      step_.row_is_finite[row] = token >= 0;
-    });
+    team_.share(step_.num_rows, [&](int row) { step_.likeliest[row] = Likeliest::merge(engine_.likeliest, row); });
   }
 
   // Columns that only fill the last panel get the first one's logit, which wins against them by its lower id.

@@ -43,8 +43,7 @@ struct Step {
   const int32_t* row_tokens;     // [R]: which token's logits
   const int32_t* logits_slots;   // [R]: the row of logits to write, or -1: only the likeliest token is wanted
   float* logits;                 // [slots][vocab_size]
-  int32_t* likeliest;            // [R]: the token of the largest logit, the lowest id among equals
-  uint8_t* row_is_finite;        // [R]
+  int32_t* likeliest;            // [R]: the token of the largest logit, the lowest id among equals; -1: not all finite
   uint8_t* token_is_finite;      // [T]: whether its keys and values are finite in every layer
 };
 

@@ -97,6 +97,7 @@ class NativeModel:
         """cos_sin: float32 [positions, D]. level: of instructions, None for the best. Raises BuildError."""
         self._library = load_library(level)
         self.level = self._library.level
+        self.functions = self._library.functions
         self.vocab_size, self.max_num_seqs = shape.vocab_size, shape.max_num_seqs
         block = (shape.num_kv_heads, shape.block_size * shape.head_dim)
         self.kv_cache = torch.empty((len(layers), 2, shape.num_blocks, *block), dtype=torch.bfloat16)
@@ -126,20 +127,20 @@ class NativeModel:
             shape.num_blocks,
             len(cos_sin),
         )
-        self._engine = self._library.functions.tokenbus_engine_new(ctypes.byref(self._decoder), num_threads)
+        self._engine = self.functions.tokenbus_engine_new(ctypes.byref(self._decoder), num_threads)
 
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
-            self._library.functions.tokenbus_engine_delete(self._engine)
+            self.functions.tokenbus_engine_delete(self._engine)
 
     @property
     def team(self) -> int:
         """The C++ Team of the engine's threads, for other kernels between steps."""
-        return int(self._library.functions.tokenbus_engine_team(self._engine))
+        return int(self.functions.tokenbus_engine_team(self._engine))
 
     def step(self, step: StepStruct) -> None:
         """Computes a step that check has passed. Not reentrant; the GIL is free meanwhile."""
-        self._library.functions.tokenbus_engine_step(self._engine, ctypes.byref(step))
+        self.functions.tokenbus_engine_step(self._engine, ctypes.byref(step))
 
     def check(
         self,

@@ -67,6 +67,5 @@ class StepStruct(ctypes.Structure):
         ("logits_slots", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
         ("likeliest", ctypes.c_void_p),
-        ("row_is_finite", ctypes.c_void_p),
         ("token_is_finite", ctypes.c_void_p),
     )

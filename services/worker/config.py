@@ -23,6 +23,12 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"], msgspec.Meta(description="of weights and KV; auto: the model's own")
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "int8", "gguf"],
+        msgspec.Meta(
+            description="cpu engine: int8 quantises weights and activations; gguf keeps the file's 4- and 8-bit blocks"
+        ),
+    ] = "none"
     max_model_len: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),

@@ -17,7 +17,14 @@ def read_gguf_tensor(gguf: GgufFile, tensor: GgufTensor) -> np.ndarray:
     native = _NATIVE.get(tensor.type.name)
     if native is not None:
         return np.asarray(raw.view(native).reshape(tensor.shape))
-    bytes_per_row = tensor.shape[-1] // tensor.type.block_elements * tensor.type.block_bytes
-    blocks = raw.reshape(-1, bytes_per_row)
-    values = dequantize(blocks, GGMLQuantizationType[tensor.type.name])
+    values = dequantize(_rows(raw, tensor), GGMLQuantizationType[tensor.type.name])
     return np.asarray(values, dtype=np.float32).reshape(tensor.shape)
+
+
+def read_gguf_blocks(gguf: GgufFile, tensor: GgufTensor) -> np.ndarray:
+    """One tensor as the file holds it: uint8 [rows, bytes of a row]."""
+    return _rows(np.fromfile(gguf.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset), tensor)
+
+
+def _rows(raw: np.ndarray, tensor: GgufTensor) -> np.ndarray:
+    return raw.reshape(-1, tensor.shape[-1] // tensor.type.block_elements * tensor.type.block_bytes)

@@ -57,7 +57,7 @@ def _gguf_weights(gguf: GgufFile, config: ModelConfig) -> Iterator[tuple[str, to
         name = huggingface_name(tensor.name)
         if name is None or is_ignored(name, config):
             continue
-        yield name, _gguf_tensor(gguf, tensor, _heads_to_reorder(name, config) if permuted else None)
+        yield name, _gguf_tensor(gguf, tensor, heads_to_reorder(name, config) if permuted else None)
 
 
 def _gguf_tensor(gguf: GgufFile, tensor: GgufTensor, num_heads: int | None) -> torch.Tensor:
@@ -69,7 +69,7 @@ def _gguf_tensor(gguf: GgufFile, tensor: GgufTensor, num_heads: int | None) -> t
     return values.view(torch.bfloat16) if tensor.type.name == "BF16" else values
 
 
-def _heads_to_reorder(name: str, config: ModelConfig) -> int | None:
+def heads_to_reorder(name: str, config: ModelConfig) -> int | None:
     """How many heads the rows of a query or key projection make up; None for other parameters."""
     if ".self_attn.q_proj." in name:
         return config.num_attention_heads

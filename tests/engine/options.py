@@ -17,3 +17,4 @@ class Options:
     kv_cache_memory_bytes: int | None = None
     num_threads: int = 0
     cpu_kernels: Literal["auto", "torch", "avx2", "avx512", "amx"] = "auto"
+    quantization: Literal["none", "int8", "gguf"] = "none"

@@ -17,9 +17,11 @@ from services.worker.engine.interface import RowSampling, StepInput, StepOutput
 from services.worker.engine.memory import available_memory_bytes, num_kv_blocks
 from services.worker.engine.native_forward import NativeForward
 from services.worker.engine.options import EngineError, EngineOptions, resolve_dtype, resolve_max_model_len
+from services.worker.engine.quantization import packer_for
 from services.worker.engine.torch_forward import TorchForward
 from services.worker.models.decoder import Decoder
 from services.worker.models.native import build_native, padded_inner_size
+from services.worker.models.packers import Bf16Packer, Packer
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
 from shared.messages.sampling import Sampling
@@ -34,7 +36,7 @@ class CpuEngine:
     Stale contents of the KV cache, NaN included, are never read beyond a sequence's own tokens, so the blocks of a
     sequence that came out as NaN need no cleaning: whoever gets them writes before it reads. Only as cache they must
     never be found: its sequence fails in the very step that computes the first NaN, before any of the blocks has a
-    name. forward: what computes; fallback_reason: why it is torch although the C++ kernels were not ruled out.
+    name. forward: what computes; fallback_reason: why that is torch, if it is.
     """
 
     device = "cpu"
@@ -46,8 +48,12 @@ class CpuEngine:
         config: ModelConfig,
         weights: Iterable[tuple[str, Tensor]],
         options: EngineOptions,
+        packer: Packer | None = None,
     ) -> None:
-        """weights: Hugging Face names and tensors. Raises EngineError, UnknownArchitecture, WeightsError."""
+        """weights: Hugging Face names and tensors. packer: of the weights for the C++ kernels, None for bfloat16.
+
+        Raises EngineError, UnknownArchitecture, WeightsError.
+        """
         if options.num_threads > 0:
             torch.set_num_threads(options.num_threads)
         build = builder_of(config.architecture)
@@ -66,40 +72,48 @@ class CpuEngine:
         cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
         decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
         self.fallback_reason: str | None = None
-        self.forward = self._build_forward(decoder, config, cos_sin, options)
+        self.forward = self._build_forward(decoder, config, cos_sin, packer, options)
 
     @classmethod
     def load(cls, model: StoredModel, options: EngineOptions) -> Self:
         """The engine for a stored model. Raises EngineError with the numbers where its memory does not suffice."""
-        return cls(model.name, model.version, model.config, iter_weights(model), options)
+        return cls(model.name, model.version, model.config, iter_weights(model), options, packer_for(model, options))
 
-    def _build_forward(self, decoder: Decoder, config: ModelConfig, cos_sin: Tensor, options: EngineOptions) -> Forward:
+    def _build_forward(
+        self, decoder: Decoder, config: ModelConfig, cos_sin: Tensor, packer: Packer | None, options: EngineOptions
+    ) -> Forward:
         if self.dtype == torch.bfloat16 and options.cpu_kernels != "torch":
-            shape = Shape(
-                hidden_size=config.hidden_size,
-                num_heads=config.num_attention_heads,
-                num_kv_heads=config.num_key_value_heads,
-                head_dim=config.head_dim,
-                inner_size=padded_inner_size(config.intermediate_size),
-                vocab_size=config.vocab_size,
-                eps=config.rms_norm_eps,
-                block_size=self.block_size,
-                num_blocks=self.num_blocks,
-                max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
-                max_num_seqs=options.max_num_seqs,
-            )
-            level = None if options.cpu_kernels == "auto" else options.cpu_kernels
+            shape = self._native_shape(config, options)
             self.fallback_reason = shape.problem()
             if self.fallback_reason is None:
+                level = None if options.cpu_kernels == "auto" else options.cpu_kernels
+                packer = packer or Bf16Packer()
                 try:
-                    return NativeForward(build_native(decoder, shape, cos_sin, torch.get_num_threads(), level))
+                    return NativeForward(build_native(decoder, shape, cos_sin, packer, torch.get_num_threads(), level))
                 except BuildError as error:
                     self.fallback_reason = str(error)
-            if level is not None:
-                raise EngineError(f"cpu_kernels {level}: {self.fallback_reason}")
-        elif options.cpu_kernels not in ("auto", "torch"):
-            raise EngineError(f"cpu_kernels {options.cpu_kernels} needs dtype bfloat16, not {options.dtype}")
+        else:
+            self.fallback_reason = f"dtype is {options.dtype} and cpu_kernels {options.cpu_kernels}"
+        if options.cpu_kernels not in ("auto", "torch"):
+            raise EngineError(f"cpu_kernels {options.cpu_kernels} cannot be used: {self.fallback_reason}")
+        if packer is not None:
+            raise EngineError(f"quantization {options.quantization} needs the C++ kernels: {self.fallback_reason}")
         return TorchForward(decoder, config, cos_sin, self.dtype, self.num_blocks, self.block_size)
+
+    def _native_shape(self, config: ModelConfig, options: EngineOptions) -> Shape:
+        return Shape(
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            inner_size=padded_inner_size(config.intermediate_size),
+            vocab_size=config.vocab_size,
+            eps=config.rms_norm_eps,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
+            max_num_seqs=options.max_num_seqs,
+        )
 
     def warm_up(self) -> None:
         """A full prefill step, a full decode step and a single row; nothing is written into the cache."""

@@ -8,6 +8,8 @@ from shared.repository.config import ModelConfig
 
 CpuKernels = Literal["auto", "torch", "avx2", "avx512", "amx"]
 
+Quantization = Literal["none", "int8", "gguf"]
+
 
 class EngineError(Exception):
     """The engine cannot start with these options; the message has the numbers."""
@@ -20,7 +22,7 @@ class EngineOptions(Protocol):
     bounds of one step. gpu_memory_utilization: share of the machine's available memory this engine may take.
     kv_cache_memory_bytes: size of the KV cache, instead of that share. num_threads: 0 leaves the choice to torch.
     cpu_kernels: auto takes the C++ kernels of the processor's highest level, or torch where they cannot; a level by
-    name or torch takes nothing else.
+    name or torch takes nothing else. quantization: of the weights, see Packer.
     """
 
     @property
@@ -41,6 +43,8 @@ class EngineOptions(Protocol):
     def num_threads(self) -> int: ...
     @property
     def cpu_kernels(self) -> CpuKernels: ...
+    @property
+    def quantization(self) -> Quantization: ...
 
 
 def resolve_dtype(option: str, config: ModelConfig) -> torch.dtype:

@@ -11,6 +11,8 @@ from services.worker.models.layers import Attention, DecoderLayer, FeedForward, 
 from services.worker.models.parameters import Parameters
 from shared.repository.config import ModelConfig
 
+EMBEDDING_NAME = "model.embed_tokens.weight"
+_HEAD_NAME = "lm_head.weight"
 _NUM_EXACT_LOGITS = 16
 
 BuildAttention = Callable[[ModelConfig, Parameters, int], Attention]
@@ -73,7 +75,8 @@ class Decoder:
 
 def build_decoder(config: ModelConfig, parameters: Parameters, build_attention: BuildAttention) -> Decoder:
     """Takes all of a model's weights; build_attention makes a layer's attention, where the families differ."""
-    embedding = parameters.take("model.embed_tokens.weight")
+    embedding = parameters.take(EMBEDDING_NAME)
+    is_tied = config.tie_word_embeddings
     layers = []
     for index in range(config.num_hidden_layers):
         prefix = f"model.layers.{index}."
@@ -89,7 +92,9 @@ def build_decoder(config: ModelConfig, parameters: Parameters, build_attention: 
         embedding=embedding,
         layers=layers,
         final_norm=rms_norm_of(config, parameters, "model.norm.weight"),
-        lm_head=Linear(embedding if config.tie_word_embeddings else parameters.take("lm_head.weight")),
+        lm_head=Linear(
+            embedding if is_tied else parameters.take(_HEAD_NAME), names=(EMBEDDING_NAME if is_tied else _HEAD_NAME,)
+        ),
     )
 
 
@@ -100,11 +105,11 @@ def rms_norm_of(config: ModelConfig, parameters: Parameters, name: str) -> RmsNo
 
 def fused_projection(parameters: Parameters, prefix: str, names: tuple[str, ...], has_bias: bool) -> Linear:
     """Several projections of the same input as one."""
-    weight = parameters.take_fused(*(f"{prefix}{name}.weight" for name in names))
+    weights = tuple(f"{prefix}{name}.weight" for name in names)
     bias: torch.Tensor | None = None
     if has_bias:
         bias = parameters.take_fused(*(f"{prefix}{name}.bias" for name in names))
-    return Linear(weight, bias)
+    return Linear(parameters.take_fused(*weights), bias, weights)
 
 
 def query_key_value(parameters: Parameters, layer: int, has_bias: bool) -> Linear:

@@ -29,10 +29,11 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """weight: [n_out, n_in], bias: [n_out] or None."""
+    """weight: [n_out, n_in], bias: [n_out] or None. names: of the parameters that weight stacks."""
 
     weight: Tensor
     bias: Tensor | None = None
+    names: tuple[str, ...] = ()
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., n_in] to [..., n_out]."""

@@ -5,10 +5,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.decoder.model import LayerWeights, NativeModel, Shape
-from kernels.linear.packing import PackedLinear, gate_up_order, pack_bf16
+from kernels.linear.packing import gate_up_order
 from kernels.native.isa import Level
-from services.worker.models.decoder import Decoder
+from services.worker.models.decoder import EMBEDDING_NAME, Decoder
 from services.worker.models.layers import DecoderLayer, FeedForward, Linear
+from services.worker.models.packers import Packer
 
 _INNER_UNIT = 16
 
@@ -18,46 +19,46 @@ def padded_inner_size(inner_size: int) -> int:
     return -(-inner_size // _INNER_UNIT) * _INNER_UNIT
 
 
-def build_native(decoder: Decoder, shape: Shape, cos_sin: Tensor, num_threads: int, level: Level | None) -> NativeModel:
+def build_native(
+    decoder: Decoder, shape: Shape, cos_sin: Tensor, packer: Packer, num_threads: int, level: Level | None
+) -> NativeModel:
     """Packs the decoder's weights layer by layer, taking each from it, so that memory never holds all of them twice.
 
     Raises BuildError.
     """
-    lm_head = _pack(decoder.lm_head)
+    lm_head = packer.pack_head(decoder.lm_head)
     is_tied = decoder.lm_head.weight is decoder.embedding
-    embedding = lm_head if is_tied else pack_bf16(decoder.embedding)
+    embedding = lm_head if is_tied else packer.pack_head(Linear(decoder.embedding, names=(EMBEDDING_NAME,)))
     layers = []
     while decoder.layers:
-        layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size))
+        layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size, packer))
     return NativeModel(shape, layers, decoder.final_norm.weight, embedding, lm_head, cos_sin, num_threads, level)
 
 
-def _pack_layer(layer: DecoderLayer, inner_size: int) -> LayerWeights:
+def _pack_layer(layer: DecoderLayer, inner_size: int, packer: Packer) -> LayerWeights:
     attention = layer.attention
-    gate_up, down = _pack_feed_forward(layer.feed_forward, inner_size)
+    gate_up, down = _padded(layer.feed_forward, inner_size)
     return LayerWeights(
         attention_norm=layer.attention_norm.weight,
-        query_key_value=_pack(attention.query_key_value),
-        output=_pack(attention.output),
+        query_key_value=packer.pack(attention.query_key_value),
+        output=packer.pack(attention.output),
         feed_forward_norm=layer.feed_forward_norm.weight,
-        gate_up=gate_up,
-        down=down,
+        gate_up=packer.pack(gate_up, gate_up_order(inner_size)),
+        down=packer.pack(down),
         query_norm=None if attention.query_norm is None else attention.query_norm.weight,
         key_norm=None if attention.key_norm is None else attention.key_norm.weight,
         sliding_window=attention.sliding_window,
     )
 
 
-def _pack(linear: Linear) -> PackedLinear:
-    return pack_bf16(linear.weight, linear.bias)
-
-
-def _pack_feed_forward(feed_forward: FeedForward, inner_size: int) -> tuple[PackedLinear, PackedLinear]:
+def _padded(feed_forward: FeedForward, inner_size: int) -> tuple[Linear, Linear]:
+    """gate_up and down with zeros up to inner_size."""
     gate_up, down = feed_forward.gate_up, feed_forward.down
     missing = inner_size - down.weight.shape[1]
-    order = gate_up_order(inner_size)
-    gates = torch.cat([functional.pad(half, (0, 0, 0, missing)) for half in gate_up.weight.chunk(2)])
-    bias = None
-    if gate_up.bias is not None:
-        bias = torch.cat([functional.pad(half, (0, missing)) for half in gate_up.bias.chunk(2)])[order]
-    return pack_bf16(gates[order], bias), pack_bf16(functional.pad(down.weight, (0, missing)), down.bias)
+    if missing == 0:
+        return gate_up, down
+    weight = torch.cat([functional.pad(half, (0, 0, 0, missing)) for half in gate_up.weight.chunk(2)])
+    bias = gate_up.bias
+    if bias is not None:
+        bias = torch.cat([functional.pad(half, (0, missing)) for half in bias.chunk(2)])
+    return Linear(weight, bias, gate_up.names), Linear(functional.pad(down.weight, (0, missing)), down.bias, down.names)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
 from safetensors.numpy import load_file
 
 from shared.repository.config_json import parse_config
+from tests.gguf_blocks import encode
 
 GGUF_NAMES = {
     "input_layernorm": "attn_norm",
@@ -76,7 +76,7 @@ def write_gguf(
     for name, values in load_file(folder / "model.safetensors").items():
         array = values.astype(np.float32)
         kind = matrix_type if array.ndim == 2 else GGMLQuantizationType.F32
-        data = quantize(array, kind)
+        data = encode(array, kind)
         if array.ndim == 2:
             matrices[name] = data
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}

@@ -56,10 +56,11 @@ def read_rows(file: Path, name: str) -> np.ndarray:
     return np.asarray(tensors[name].data)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_every_encoding_reads_as_the_gguf_package_reads_it(tmp_path: Path, architecture: str, kind: str) -> None:
-    folder = make_tiny_model(tmp_path / "model", MADE_FROM[architecture])
+    sizes = {"hidden_size": 256, "intermediate_size": 256} if kind.endswith("K") else {}
+    folder = make_tiny_model(tmp_path / "model", MADE_FROM[architecture], **sizes)
     quantised = write_gguf(folder, tmp_path / "tiny.gguf", architecture, GGMLQuantizationType[kind])
     model = stored(tmp_path, tmp_path / "tiny.gguf")
     weights = dict(iter_weights(model))

@@ -37,7 +37,7 @@ chaos *options: _run
 
 # Measure this machine within some minutes, into bench/results; `./just bench --help` lists other measurements
 [no-exit-message]
-bench *options="suite": _dev
+bench *options="suite": _run
     @exec .venv/bin/tokenbus bench {{ options }}
 
 # Lint, format, types and layers

@@ -7,16 +7,20 @@ the true ones; the goals are the project's own: p50 under 1 % and p99 under 20 %
 """
 
 import argparse
-import asyncio
 import json
 import os
 from pathlib import Path
 
+from bench.client.target import Target
+from bench.core.plan import Plan
+from bench.datasets.synthetic import random_requests
+from bench.measure import measure as measure_plan
 from bench.node import Node
-from bench.sse_load import Load, percentile, run
+from bench.prompts import PromptMaker
 from bench.worker_metrics import read_histogram, worker_metrics
 
 MAX_TOKENS = 1500
+NUM_PROMPT_TOKENS = 48
 GOAL_P50_PERCENT = 1.0
 GOAL_P99_PERCENT = 20.0
 
@@ -29,8 +33,8 @@ _FRAME = "tokenbus_worker_frame_stored_seconds"
 def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKENS) -> dict[str, float]:
     """One round: this many streams from the first token to the last."""
     before = worker_metrics(node)
-    load = Load(url=node.url, model=node.model, num_requests=streams, concurrency=streams, max_tokens=max_tokens)
-    outcomes, seconds = asyncio.run(run(load))
+    requests = random_requests(streams, NUM_PROMPT_TOKENS, max_tokens, 0.0, 0, PromptMaker.find(node.model), seed=7)
+    load = measure_plan(Target(base_url=node.url, model=node.model), Plan("plan wait", requests, streams))
     after = worker_metrics(node)
     wait, overhead, step, frame = (
         read_histogram(after, name).since(read_histogram(before, name)) for name in (_WAIT, _OVERHEAD, _STEP, _FRAME)
@@ -39,7 +43,7 @@ def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKE
     step_s = step_ms / 1000
     return {
         "streams": streams,
-        "failed": sum(not outcome.ok for outcome in outcomes),
+        "failed": load.failed,
         "steps": step.num_values,
         "waits": wait.num_values,
         "wait_p50_percent": round(100 * wait.quantile(0.5) / step_s, 3),
@@ -49,8 +53,8 @@ def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKE
         "step_mean_ms": round(1e3 * step.total / step.num_values, 3),
         "frame_stored_ms_p50": round(1e3 * frame.quantile(0.5), 2),
         "frame_stored_ms_p99": round(1e3 * frame.quantile(0.99), 2),
-        "tokens_per_s": round(sum(outcome.num_events for outcome in outcomes) / seconds, 1),
-        "itl_ms_p99": round(1e3 * percentile([gap for outcome in outcomes for gap in outcome.gaps_s], 0.99), 2),
+        "tokens_per_s": load.output_throughput,
+        "itl_ms_p99": round(load.itl.p99 or 0.0, 2),
     }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.sse_load import percentile
+from bench.core.percentiles import percentile
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor
@@ -135,9 +135,9 @@ def measure(scenario: str, num_sequences: int, num_steps: int) -> dict[str, obje
         "sequences": num_sequences,
         "steps": num_steps,
         "foretold": num_foretold,
-        "thread_us_p50": round(1e6 * percentile(thread_s, 0.5), 1),
-        "thread_us_p90": round(1e6 * percentile(thread_s, 0.9), 1),
-        "thread_us_p99": round(1e6 * percentile(thread_s, 0.99), 1),
+        "thread_us_p50": round(1e6 * percentile(sorted(thread_s), 50), 1),
+        "thread_us_p90": round(1e6 * percentile(sorted(thread_s), 90), 1),
+        "thread_us_p99": round(1e6 * percentile(sorted(thread_s), 99), 1),
         "thread_us_mean": round(1e6 * sum(thread_s) / num_steps, 1),
         "loop_decode_us_mean": round(1e6 * sum(loop_s) / num_steps, 1),
     }

@@ -53,6 +53,10 @@ class GatewayConfig(ServiceConfig, kw_only=True, frozen=True):
     keep_alive_s: Annotated[
         float, msgspec.Meta(description="seconds after which an idle connection is closed", gt=0)
     ] = 75.0
+    access_log: Annotated[
+        bool,
+        msgspec.Meta(description="log every answered request with its numbers of tokens, not only what failed"),
+    ] = False
 
     @property
     def limits(self) -> Limits:

@@ -90,6 +90,7 @@ class Generation:
             limited = "The time that this client gave has passed; the request goes on."
             await self._answer_failure(timed_out(limited if is_limited else "The deadline of the request has passed."))
         finally:
+            self._exchange.num_tokens = (self._usage.num_prompt_tokens, self._usage.num_completion_tokens)
             for prompt in self._prompts:
                 prompt.abandon()
 

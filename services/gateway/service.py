@@ -32,7 +32,7 @@ class Gateway:
         self.pipeline = Pipeline(host.bus, config.shard, host.log)
         self.canary = CanaryProbe(self.pipeline, metrics, config.canary_interval_s, host.name, host.log)
         self.endpoints = Endpoints(config, self.pipeline, metrics, self._check_health)
-        routes = Routes(host.log, self._on_answered)
+        routes = Routes(host.log, self._on_answered, config.access_log)
         self.endpoints.add_to(routes)
         self.server = HttpServer(routes, config.host, config.port, config.limits, self._count, config.listen_fd)
 

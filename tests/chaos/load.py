@@ -6,7 +6,7 @@ import secrets
 from itertools import pairwise
 from typing import Any
 
-from bench.sse_load import WORDS
+from bench.prompts import WORDS
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.reading import StreamReader
 from tests.chaos.stalls import StallWatch

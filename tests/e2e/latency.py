@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from bench.sse_load import percentile
+from bench.core.percentiles import percentile
 
-P99 = 0.99
+P99 = 99
 Condition = Callable[[], AbstractAsyncContextManager[None]]
 
 
@@ -25,6 +25,6 @@ async def p99_in_turns(
     for number in range(num_rounds):
         for which in (number % 2, 1 - number % 2):
             async with (control, burden)[which]():
-                p99s[which].append(percentile(await measure(), P99))
+                p99s[which].append(percentile(sorted(await measure()), P99))
     shown = ", ".join(f"{a * 1e3:.1f}/{b * 1e3:.1f}" for a, b in zip(*p99s, strict=True))
     return statistics.median(p99s[0]), statistics.median(p99s[1]), f"p99 in ms, control/burden: {shown}"

@@ -28,12 +28,14 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """status: of the answer once it has begun, 0 before; 499 when the client went first."""
+    """status: of the answer once it has begun, 0 before; 499 when the client went first. num_tokens: of prompts and of
+    the text answered, for the access log; None where no text was asked for."""
 
     def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         self.method = scope["method"]
         self.path = scope["path"]
         self.status = 0
+        self.num_tokens: tuple[int, int] | None = None
         self._headers = scope["headers"]
         self._receive = receive
         self._send = send

@@ -20,11 +20,13 @@ class Routes:
     """The gateway as an ASGI application.
 
     A path that ends with a slash is a prefix; the longest one wins. While an endpoint runs, a client that goes away
-    cancels it: it raises CancelledError where it waits, cleans up, and the exchange counts as 499.
+    cancels it: it raises CancelledError where it waits, cleans up, and the exchange counts as 499. access_log: log
+    every exchange at level info; else only those that failed.
     """
 
-    def __init__(self, log: FilteringBoundLogger, on_answered: OnAnswered) -> None:
+    def __init__(self, log: FilteringBoundLogger, on_answered: OnAnswered, access_log: bool = False) -> None:
         self._log = log
+        self._access_log = access_log
         self._on_answered = on_answered
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._prefixes: dict[str, dict[str, Endpoint]] = {}
@@ -55,15 +57,21 @@ class Routes:
             exchange.connection.let_go(exchange)
             if not exchange.connection.is_refused:
                 self._on_answered(exchange)
-                log = self._log.info if exchange.status >= 400 else self._log.debug
-                log(
-                    "request",
-                    method=exchange.method,
-                    path=exchange.path[:128],
-                    status=exchange.status,
-                    request_id=exchange.request_id,
-                    duration_s=round(time.monotonic() - started, 4),
-                )
+                self._log_exchange(exchange, time.monotonic() - started)
+
+    def _log_exchange(self, exchange: Exchange, duration_s: float) -> None:
+        log = self._log.info if self._access_log or exchange.status >= 400 else self._log.debug
+        num_tokens = exchange.num_tokens
+        counts = {"num_prompt_tokens": num_tokens[0], "num_output_tokens": num_tokens[1]} if num_tokens else {}
+        log(
+            "request",
+            method=exchange.method,
+            path=exchange.path[:128],
+            status=exchange.status,
+            request_id=exchange.request_id,
+            duration_s=round(duration_s, 4),
+            **counts,
+        )
 
     async def _answer(self, exchange: Exchange) -> None:
         try:

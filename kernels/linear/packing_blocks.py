@@ -19,7 +19,7 @@ Q4, Q8 = 2, 3
 FOUR_BIT_TYPES = ("Q4_0", "Q4_1", "Q4_K")
 EIGHT_BIT_TYPES = ("Q8_0",)
 
-_ZERO_CODE = 128  # of Q8_0, once its codes are unsigned
+_ZERO_CODE = np.uint8(128)  # of Q8_0, once its codes are unsigned
 
 
 @dataclass(frozen=True, slots=True)

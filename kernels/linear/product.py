@@ -1,0 +1,71 @@
+"""A packed matrix on its own, by the C++ library: for tests and measurements. A step has its own loop over all of them.
+
+Tensors are contiguous; values are bfloat16 [M, n_in].
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.linear.packing import PackedLinear
+from kernels.linear.packing_blocks import BLOCK
+from kernels.linear.packing_int8 import INT8
+from kernels.native.isa import Level
+from kernels.native.library import load_library
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Input rows as an encoding reads them. codes: uint8 [M, n_in], signed bytes or q + 128; see quantize.h.
+
+    scales: float32 [M] for int8, else [M, n_in / 32], as are sums, which only the blocks have.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    sums: Tensor
+
+
+class Products:
+    """Products by a team of threads of its own. Raises BuildError where the library cannot be had."""
+
+    def __init__(self, level: Level | None = None, num_threads: int = 1) -> None:
+        self._functions = load_library(level).functions
+        self._team = ctypes.c_void_p(self._functions.tokenbus_team_new(num_threads))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_team"):
+            self._functions.tokenbus_team_delete(self._team)
+
+    def multiply(self, packed: PackedLinear, values: Tensor) -> Tensor:
+        """float32 [M, n_out], bias included; values are quantised first where the encoding wants it."""
+        out = torch.empty((len(values), packed.n_out))
+        self._functions.tokenbus_linear(self._team, _struct(packed), _address(values), len(values), _address(out))
+        return out
+
+    def quantize(self, packed: PackedLinear, values: Tensor) -> QuantizedRows:
+        """The values as this matrix's encoding reads them. Not for bfloat16."""
+        num_rows, num_blocks = len(values), packed.n_in // BLOCK
+        codes = torch.empty((num_rows, packed.n_in), dtype=torch.uint8)
+        scales = torch.empty((num_rows,) if packed.encoding == INT8 else (num_rows, num_blocks))
+        sums = torch.empty((num_rows, 0 if packed.encoding == INT8 else num_blocks))
+        self._functions.tokenbus_quantize(
+            _struct(packed), _address(values), num_rows, _address(codes), _address(scales), _address(sums)
+        )
+        return QuantizedRows(codes, scales, sums)
+
+    def embed(self, packed: PackedLinear, ids: Tensor) -> Tensor:
+        """float32 [len(ids), n_in], the weights of these outputs. ids: int32, each below n_out."""
+        out = torch.empty((len(ids), packed.n_in))
+        self._functions.tokenbus_embed(_struct(packed), _address(ids), len(ids), _address(out))
+        return out
+
+
+def _struct(packed: PackedLinear) -> object:
+    return ctypes.byref(packed.struct())
+
+
+def _address(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())

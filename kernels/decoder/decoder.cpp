@@ -5,10 +5,9 @@
 #include <limits>
 
 #include "kernels/decoder/engine.h"
+#include "kernels/decoder/product.h"
 #include "kernels/kv_cache_write/kv_cache_write.h"
 #include "kernels/linear/embedding.h"
-#include "kernels/linear/panel.h"
-#include "kernels/linear/quantize.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 
@@ -37,8 +36,7 @@ class Member {
  private:
   float* residual(int token) const { return space_.residual.get() + static_cast<size_t>(token) * d_.hidden_size; }
   bf16* normed(int token) const { return space_.normed.get() + static_cast<size_t>(token) * d_.hidden_size; }
-  int heads_width() const { return (d_.num_heads + 2 * d_.num_kv_heads) * d_.head_dim; }
-  bf16* heads(int token) const { return space_.heads.get() + static_cast<size_t>(token) * heads_width(); }
+  bf16* heads(int token) const { return space_.heads.get() + static_cast<size_t>(token) * engine_.heads_width(); }
 
   // An id that is not in the vocabulary turns its own sequence into NaN, nobody else's.
   void embed() {
@@ -58,17 +56,13 @@ class Member {
 
   void attention(const Layer& layer, int index) {
     norm(layer.attention_norm);
-    product(layer.query_key_value, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+    product(team_, space_, layer.query_key_value, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
       store_bf16(heads(token) + panel * kPanel, a);
       store_bf16(heads(token) + panel * kPanel + 16, b);
     });
-    const size_t half = static_cast<size_t>(d_.num_blocks) * d_.block_size * d_.num_kv_heads * d_.head_dim;
-    bf16* keys = d_.kv_cache + 2 * half * index;
-    bf16* values = keys + half;
+    bf16 *keys = engine_.keys(index), *values = engine_.values(index);
     team_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
-    const AttentionLayer call{heads(0), heads_width(), keys, values, space_.attended.get(), d_.num_heads * d_.head_dim};
-    AttentionPlan& plan = engine_.plans.at(layer.sliding_window);
-    team_.share(plan.num_tasks(), [&](int task) { attend_task(plan, call, task, index_); });
+    engine_.attend(index, index_);
     add_product(layer.output, space_.attended.get());
   }
 
@@ -86,7 +80,7 @@ class Member {
 
   void feed_forward(const Layer& layer) {
     norm(layer.feed_forward_norm);
-    product(layer.gate_up, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 gate, f32x16 up) {
+    product(team_, space_, layer.gate_up, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 gate, f32x16 up) {
       store_bf16(space_.activated.get() + static_cast<size_t>(token) * d_.inner_size + panel * 16, silu(gate) * up);
     });
     add_product(layer.down, space_.activated.get());
@@ -105,7 +99,7 @@ class Member {
     });
     Likeliest& likeliest = engine_.likeliest[index_];
     likeliest.clear(step_.num_rows);
-    product(d_.lm_head, sampled, step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+    product(team_, space_, d_.lm_head, sampled, step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
       const int count = std::min(kPanel, d_.vocab_size - panel * kPanel);
       if (count < kPanel) repeat_first(a, b, count);
       likeliest.see(row, panel, a, b);
@@ -124,34 +118,10 @@ class Member {
 
   // input times the weights, onto the residual.
   void add_product(const Linear& linear, const bf16* input) {
-    product(linear, input, step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+    product(team_, space_, linear, input, step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
       float* sum = residual(token) + panel * kPanel;
       store(sum, load<f32x16>(sum) + a);
       store(sum + 16, load<f32x16>(sum + 16) + b);
-    });
-  }
-
-  // use(row, panel, first, second) for each row and panel of input times the weights, bias included.
-  template <class Use>
-  void product(const Linear& linear, const bf16* input, int num_rows, Use use) {
-    const Rows rows{input, space_.codes.get(), space_.scales.get(), space_.sums.get()};
-    if (linear.encoding != kBf16)
-      team_.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
-    const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
-    team_.share(linear.panels() * chunks, [&](int task) {
-      const int panel = task / chunks, chunk = task % chunks;
-      const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
-      alignas(64) float sums[kTaskRows * kPanel];
-      compute_panel(linear, rows, first, last, panel, sums);
-      f32x16 bias[2] = {};
-      if (linear.bias != nullptr) {
-        bias[0] = load<f32x16>(linear.bias + panel * kPanel);
-        bias[1] = load<f32x16>(linear.bias + panel * kPanel + 16);
-      }
-      for (int row = first; row < last; row++) {
-        const float* of_row = sums + (row - first) * kPanel;
-        use(row, panel, load<f32x16>(of_row) + bias[0], load<f32x16>(of_row + 16) + bias[1]);
-      }
     });
   }
 
@@ -174,11 +144,22 @@ Engine::Engine(const Decoder& decoder, int num_threads)
   for (int layer = 0; layer < decoder.num_layers; layer++) plans.try_emplace(decoder.layers[layer].sliding_window);
 }
 
-void Engine::run(const Step& step) {
+void Engine::plan(const Step& step) {
   const AttentionStep batch{step.num_sequences, step.block_table_stride, step.cu_seqlens_q, step.context_lens,
                             step.block_tables};
   for (auto& [window, plan] : plans)
     plan.make({cache_shape, decoder.num_heads, window, decoder.scale}, batch, team.size());
+}
+
+void Engine::attend(int layer, int member) {
+  AttentionPlan& plan = plans.at(decoder.layers[layer].sliding_window);
+  const AttentionLayer call{workspace.heads.get(), heads_width(),           keys(layer), values(layer),
+                            workspace.attended.get(), decoder.num_heads * decoder.head_dim};
+  team.share(plan.num_tasks(), [&](int task) { attend_task(plan, call, task, member); });
+}
+
+void Engine::run(const Step& step) {
+  plan(step);
   team.run([&](int member) { Member(*this, step, member).run(); });
 }
 

@@ -142,6 +142,14 @@ class NativeModel:
         """Computes a step that check has passed. Not reentrant; the GIL is free meanwhile."""
         self.functions.tokenbus_engine_step(self._engine, ctypes.byref(step))
 
+    def products(self, num_rows: int, output: Tensor) -> None:
+        """Only the matrix products of a step of num_rows sampled tokens; output: bfloat16, room for num_rows logits."""
+        self.functions.tokenbus_engine_products(self._engine, num_rows, output.data_ptr())
+
+    def attention(self, step: StepStruct) -> None:
+        """Only the attention of a step."""
+        self.functions.tokenbus_engine_attention(self._engine, ctypes.byref(step))
+
     def check(
         self,
         num_rows: int,

@@ -1,19 +1,17 @@
 """A step in C++: one call computes all layers and the likeliest tokens; only rows that want more get their logits."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.model import NativeModel
-from kernels.decoder.structs import StepStruct
 from kernels.sampling.native import declare, sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import NOT_FINITE
 from services.worker.engine.interface import StepInput, StepOutput
 from services.worker.engine.reports import to_messages
+from services.worker.engine.step_columns import StepColumns
 
 _NO_SLOT = -1
 
@@ -24,7 +22,7 @@ class NativeForward:
     def __init__(self, model: NativeModel) -> None:
         self.kernels: str = model.level
         self.kv_cache = model.kv_cache
-        self._model = model
+        self.model = model
         declare(model.functions)
         self._batches = RowBatches(model.vocab_size)
         self._logits = torch.empty((model.max_num_seqs, model.vocab_size), dtype=torch.float32)
@@ -36,7 +34,7 @@ class NativeForward:
         slots = np.full(len(rows), _NO_SLOT, dtype=np.int32)
         slots[wanting] = np.arange(len(wanting), dtype=np.int32)
         likeliest, token_is_finite = self._step(batch, slots)
-        sampled = sample_native(self._model.team, self._model.functions, self._logits, rows, wanting, likeliest)
+        sampled = sample_native(self.model.team, self.model.functions, self._logits, rows, wanting, likeliest)
         output = StepOutput(sampled.tokens, to_messages(sampled.logprobs), sampled.errors)
         if not token_is_finite.all():
             sequences = np.searchsorted(batch.cu_seqlens_q, np.flatnonzero(token_is_finite == 0), side="right") - 1
@@ -49,39 +47,10 @@ class NativeForward:
         return self._logits[: len(batch.sampled)].clone()
 
     def _step(self, batch: StepInput, slots: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-        """Likeliest tokens [R], -1 where a logit is not finite, and whether a token's values are finite [T].
-
-        slots: int32 [R], the row of self._logits that takes a row's logits, or -1.
-        """
-        self._model.check(
+        """Likeliest tokens [R], -1 where a logit is not finite, and whether a token's values are finite [T]."""
+        self.model.check(
             len(batch.sampled), batch.positions, batch.slot_mapping, batch.context_lens, batch.block_tables
         )
-        row_tokens = batch.cu_seqlens_q[1:][batch.sampled] - 1
-        tokens = np.empty(len(row_tokens), dtype=np.int32)
-        token_is_finite = np.empty(len(batch.token_ids), dtype=np.uint8)
-        columns: tuple[NDArray[Any], ...] = (
-            np.ascontiguousarray(batch.token_ids, dtype=np.int32),
-            np.ascontiguousarray(batch.positions, dtype=np.int64),
-            np.ascontiguousarray(batch.slot_mapping, dtype=np.int64),
-            np.ascontiguousarray(batch.cu_seqlens_q, dtype=np.int32),
-            np.ascontiguousarray(batch.context_lens, dtype=np.int32),
-            np.ascontiguousarray(batch.block_tables, dtype=np.int32),
-            row_tokens,
-            slots,
-        )
-        step = StepStruct(
-            len(batch.token_ids),
-            len(batch.context_lens),
-            len(row_tokens),
-            batch.block_tables.shape[1],
-            *(_address(column) for column in columns),
-            self._logits.data_ptr(),
-            _address(tokens),
-            _address(token_is_finite),
-        )
-        self._model.step(step)
-        return tokens, token_is_finite
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+        columns = StepColumns.of(batch, slots, self._logits)
+        self.model.step(columns.struct)
+        return columns.likeliest, columns.token_is_finite

@@ -1,0 +1,34 @@
+// A product within a step: its input quantised if need be, its tasks shared by the team, its sums used while they are hot.
+#pragma once
+#include "kernels/decoder/workspace.h"
+#include "kernels/linear/panel.h"
+#include "kernels/linear/quantize.h"
+#include "kernels/native/team.h"
+
+namespace tokenbus {
+
+// By every member of the team: use(row, panel, first, second) once for each row and panel of input times the weights,
+// bias included; input: [num_rows][n_in].
+template <class Use>
+void product(Team& team, Workspace& space, const Linear& linear, const bf16* input, int num_rows, Use&& use) {
+  const Rows rows{input, space.codes.get(), space.scales.get(), space.sums.get()};
+  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
+  const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
+  team.share(linear.panels() * chunks, [&](int task) {
+    const int panel = task / chunks, chunk = task % chunks;
+    const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
+    alignas(64) float sums[kTaskRows * kPanel];
+    compute_panel(linear, rows, first, last, panel, sums);
+    f32x16 bias[2] = {};
+    if (linear.bias != nullptr) {
+      bias[0] = load<f32x16>(linear.bias + panel * kPanel);
+      bias[1] = load<f32x16>(linear.bias + panel * kPanel + 16);
+    }
+    for (int row = first; row < last; row++) {
+      const float* of_row = sums + (row - first) * kPanel;
+      use(row, panel, load<f32x16>(of_row) + bias[0], load<f32x16>(of_row + 16) + bias[1]);
+    }
+  });
+}
+
+}  // namespace tokenbus

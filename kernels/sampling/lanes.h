@@ -108,9 +108,26 @@ static inline double sum_of(Doubles values) {
   return sum;
 }
 
-// e^x for x from -700 to 700: 2^n e^r with |r| <= ln 2 / 2 and the series of e^r up to r^11; relative error under 1e-14.
+// e^x for x from -80 to 0: 2^n e^r with |r| <= ln 2 / 2 and the series of e^r up to r^7; relative error some 1e-7.
+static inline Floats exp(Floats x) {
+  const Floats magic = Floats{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds, the low bits are the integer
+  const Floats shifted = x * 1.44269504f + magic;
+  const Floats whole = shifted - magic;
+  const Floats rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+  Floats power = Floats{} + 1.0f / 5040;
+  power = power * rest + 1.0f / 720;
+  power = power * rest + 1.0f / 120;
+  power = power * rest + 1.0f / 24;
+  power = power * rest + 1.0f / 6;
+  power = power * rest + 0.5f;
+  power = power * rest + 1.0f;
+  power = power * rest + 1.0f;
+  return (Floats)((Ints)power + ((Ints)shifted << 23));
+}
+
+// The same in double precision, with the series up to r^11; relative error under 1e-13.
 static inline Doubles exp(Doubles x) {
-  const Doubles magic = Doubles{} + 6755399441055744.0;  // 1.5 * 2^52: adding it rounds, the low bits are the integer
+  const Doubles magic = Doubles{} + 6755399441055744.0;  // 1.5 * 2^52
   const Doubles shifted = x * 1.4426950408889634 + magic;
   const Doubles whole = shifted - magic;
   const Doubles rest = (x - whole * 0.693147180369123816490) - whole * 1.90821492927058770002e-10;

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/sampling/lanes.h"
 
@@ -55,25 +56,32 @@ static inline int find(const Row& row, float value) {
   return -1;
 }
 
-static inline int count_at_least(const Row& row, float value) {
-  int count = 0;
-  for_each_register(row, -lanes::kInfinity, [&](lanes::Floats values, int) {
-    count += __builtin_popcount(lanes::at_least(values, lanes::Floats{} + value));
-  });
-  return count;
-}
-
-// Sum of e^value over the tokens before a place; values are 0 at most.
+// Sum of e^value over the tokens before a place; values are 0 at most. With a relative error under 3e-6 if Precision is
+// Floats, and under 1e-13 if it is Doubles, which takes three times as long.
+template <class Precision>
 static inline double mass_before(const Row& row, const Place& place) {
+  const lanes::Floats none = lanes::Floats{} - 80;  // far enough from what is slow: denormal numbers
   lanes::Doubles low{}, high{};
-  const lanes::Floats none = lanes::Floats{} - 700;
+  lanes::Floats some{};
+  int num_added = 0;
+  const auto flush = [&] {
+    low += lanes::low_half(some);
+    high += lanes::high_half(some);
+    some = lanes::Floats{};
+  };
   for_each_register(row, -lanes::kInfinity, [&](lanes::Floats values, int first) {
     const lanes::Mask mask = before(values, first, place);
     if (!mask) return;
     const lanes::Floats counted = lanes::select(mask, lanes::larger(values, none), none);
-    low += lanes::exp(lanes::low_half(counted));
-    high += lanes::exp(lanes::high_half(counted));
+    if constexpr (std::is_same_v<Precision, lanes::Floats>) {
+      some += lanes::exp(counted);
+      if (++num_added % 16 == 0) flush();
+    } else {
+      low += lanes::exp(lanes::low_half(counted));
+      high += lanes::exp(lanes::high_half(counted));
+    }
   });
+  flush();
   return lanes::sum_of(low) + lanes::sum_of(high);
 }
 
@@ -82,15 +90,17 @@ static inline double mass_before(const Row& row, const Place& place) {
 // Halves the range of values, two times a pass, until it holds few enough of them to be sorted out.
 static inline float kth_largest(const Row& row, int k) {
   constexpr int kFew = 256;
-  float low = lanes::kInfinity, high = largest(row);
-  for_each_register(row, high, [&](lanes::Floats values, int) {
-    const lanes::Floats lowest = lanes::Floats{} + std::numeric_limits<float>::lowest();
-    const lanes::Floats finite = lanes::select(lanes::at_least(values, lowest), values, lanes::Floats{} + low);
-    low = std::min(low, lanes::smallest_of(finite));
+  const lanes::Floats lowest = lanes::Floats{} + std::numeric_limits<float>::lowest();
+  lanes::Floats most = lanes::Floats{} - lanes::kInfinity, least = lanes::Floats{} + lanes::kInfinity;
+  int count_low = 0, count_high = 0;
+  for_each_register(row, -lanes::kInfinity, [&](lanes::Floats values, int) {
+    const lanes::Mask finite = lanes::at_least(values, lowest);
+    most = lanes::larger(most, values);
+    least = lanes::smaller(least, lanes::select(finite, values, least));
+    count_low += __builtin_popcount(finite);
   });
-  int count_low = count_at_least(row, low), count_high = 0;
-  if (count_low < k) return low;
-  high = std::nextafter(high, lanes::kInfinity);
+  if (count_low <= k) return lowest[0];
+  float low = lanes::smallest_of(least), high = std::nextafter(lanes::largest_of(most), lanes::kInfinity);
   while (count_low - count_high > kFew) {  // at least k values are >= low, fewer than k are >= high
     const float middle = low + (high - low) / 2;
     if (!(low < middle && middle < high)) return low;  // neighbours: all values between are equal

@@ -123,6 +123,27 @@ int draw(const Row& row, const Philox& philox, const Place& place, int likeliest
   return best;
 }
 
+// The fewest likeliest tokens before a place that hold top_p of the mass there.
+class Nucleus {
+ public:
+  Nucleus(const Row& row, const Place& end, double top_p) : row_(row), end_(end), top_p_(top_p) {}
+
+  // Whether the tokens before this one hold less than top_p.
+  bool has(const Place& token) {
+    if (mass_ == 0) mass_ = mass_before<lanes::Floats>(row_, end_);
+    const double share = mass_before<lanes::Floats>(row_, token) / mass_;
+    constexpr double kDoubt = 1e-5;  // more than the error of single precision
+    if (std::abs(share - top_p_) > kDoubt) return share < top_p_;
+    return mass_before<lanes::Doubles>(row_, token) / mass_before<lanes::Doubles>(row_, end_) < top_p_;
+  }
+
+ private:
+  const Row& row_;
+  const Place end_;
+  const double top_p_;
+  double mass_ = 0;
+};
+
 // Draws from logits / temperature, of which the largest, that of `likeliest`, is 0.
 //
 // top_p needs no sorting: the token that wins among all tokens, if it is one of the nucleus, also wins in the nucleus;
@@ -133,11 +154,11 @@ int draw_filtered(const Row& row, const RowParameters& parameters, int likeliest
   const Philox philox(parameters.seed_low, parameters.seed_high, static_cast<uint32_t>(parameters.position));
   Place end{least, INT_MAX};
   int token = draw(row, philox, end, likeliest);
-  if (parameters.top_p >= 1 || token == likeliest) return token;
-  const double wanted = parameters.top_p * mass_before(row, end);
+  if (parameters.top_p >= 1) return token;
+  Nucleus nucleus(row, end, parameters.top_p);
   while (token != likeliest) {
     end = {row.values[token], token};
-    if (mass_before(row, end) < wanted) break;
+    if (nucleus.has(end)) break;
     token = draw(row, philox, end, likeliest);
   }
   return token;
@@ -149,7 +170,7 @@ void log_softmax(const Row& row, const Row& raw) {
   for_each_register(row, most, [&](lanes::Floats values, int first) {
     lanes::store_some(raw.values + first, values - most, row.size - first);
   });
-  const float log_mass = static_cast<float>(std::log(mass_before(raw, {-lanes::kInfinity, INT_MAX})));
+  const float log_mass = static_cast<float>(std::log(mass_before<lanes::Floats>(raw, {-lanes::kInfinity, INT_MAX})));
   for_each_register(raw, 0, [&](lanes::Floats values, int first) {
     lanes::store_some(raw.values + first, values - log_mass, row.size - first);
   });

@@ -87,9 +87,9 @@ class CpuEngine:
             self.fallback_reason = shape.problem()
             if self.fallback_reason is None:
                 level = None if options.cpu_kernels == "auto" else options.cpu_kernels
-                packer = packer or Bf16Packer()
+                weights = packer or Bf16Packer()
                 try:
-                    return NativeForward(build_native(decoder, shape, cos_sin, packer, torch.get_num_threads(), level))
+                    return NativeForward(build_native(decoder, shape, cos_sin, weights, torch.get_num_threads(), level))
                 except BuildError as error:
                     self.fallback_reason = str(error)
         else:

@@ -82,6 +82,7 @@ class AnswerProtocol(asyncio.Protocol):
         outcome.ended_s = now
         outcome.num_events = events.num_events
         outcome.num_usage_tokens = events.num_usage_tokens
+        outcome.finish_reason = events.finish_reason
         outcome.num_prompt_tokens = events.num_prompt_tokens or outcome.num_prompt_tokens
         outcome.status = self._parser.get_status_code()
         outcome.error, outcome.code = self._verdict(broken)

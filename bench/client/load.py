@@ -77,4 +77,4 @@ def _check_length(outcome: Outcome, exact: bool) -> None:
     billed = outcome.num_usage_tokens
     if exact and outcome.is_ok and billed is not None and billed != outcome.num_wanted:
         outcome.error = f"{billed} output tokens instead of {outcome.num_wanted}"
-        outcome.code = "wrong_length"
+        outcome.code = f"wrong length, finish_reason {outcome.finish_reason or 'none'}"

@@ -60,18 +60,34 @@ def main(argv: list[str]) -> int:
 
 def _control_plane(options: ControlPlaneOptions, node_options: Sequence[str]) -> int:
     results = start_results("control-plane", options)
-    if not options.base_url:
-        fake = ["--engine", "fake", "--fake-step-ms", str(options.step_ms)]
-        node_options = [*fake, "--max-num-seqs", str(max(options.streams)), *node_options]
-    with open_session(options, node_options) as session:
-        session.warm_up()
-        for streams in options.streams:
-            plan = streams_plan(options, streams, session.prompts)
-            summary, frames = _measure(session, plan)
-            results.rows.append(summary)
-            if frames is not None:
-                results.details.setdefault("frames", {})[plan.name] = frames
+    for group in _groups(options):
+        fake = [] if options.base_url else fake_engine(options, group)
+        with open_session(options, [*fake, *node_options]) as session:
+            session.warm_up()
+            for streams in group:
+                plan = streams_plan(options, streams, session.prompts)
+                summary, frames = _measure(session, plan)
+                results.rows.append(summary)
+                if frames is not None:
+                    results.details.setdefault("frames", {})[plan.name] = frames
     return publish(results, options)
+
+
+def _groups(options: ControlPlaneOptions) -> list[list[int]]:
+    """Streams that are measured on the same node: the few, and the many, which need a larger step."""
+    if options.base_url:
+        return [list(options.streams)]
+    few = [each for each in options.streams if each <= MANY_STREAMS]
+    many = [each for each in options.streams if each > MANY_STREAMS]
+    return [group for group in (few, many) if group]
+
+
+def fake_engine(options: ControlPlaneOptions, streams: Sequence[int]) -> list[str]:
+    """Options of a node whose steps hold all these streams: with the default budget of tokens a step would hold 512."""
+    words = ["--engine", "fake", "--fake-step-ms", str(options.step_ms), "--max-num-seqs", str(max(streams))]
+    if max(streams) > MANY_STREAMS:
+        words += ["--max-num-batched-tokens", str(2 * max(streams))]
+    return words
 
 
 def streams_plan(options: ControlPlaneOptions, streams: int, prompts: PromptMaker) -> Plan:

@@ -40,14 +40,25 @@ _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 class EventReader:
-    """is_done: [DONE] was read. error: of the server's error event, or what cannot be read; "" if neither."""
+    """is_done: [DONE] was read. finish_reason: the last one told. error: of the server's error event, or what cannot be
+    read; "" if neither."""
 
-    __slots__ = ("_rest", "code", "error", "is_done", "num_events", "num_prompt_tokens", "num_usage_tokens")
+    __slots__ = (
+        "_rest",
+        "code",
+        "error",
+        "finish_reason",
+        "is_done",
+        "num_events",
+        "num_prompt_tokens",
+        "num_usage_tokens",
+    )
 
     def __init__(self) -> None:
         self.is_done = False
         self.error = ""
         self.code = ""
+        self.finish_reason = ""
         self.num_events = 0
         self.num_prompt_tokens: int | None = None
         self.num_usage_tokens: int | None = None
@@ -80,10 +91,15 @@ class EventReader:
         if event.usage is not None:
             self.num_prompt_tokens = event.usage.prompt_tokens
             self.num_usage_tokens = event.usage.completion_tokens
-        for choice in event.choices or ():
-            if _has_token(choice):
-                self.num_events += 1
-                break
+        if event.choices:
+            self._on_choices(event.choices)
+
+    def _on_choices(self, choices: list[_Choice]) -> None:
+        """An event with tokens of several choices is one event."""
+        self.num_events += any(map(_has_token, choices))
+        for choice in choices:
+            if choice.finish_reason:
+                self.finish_reason = choice.finish_reason
 
 
 def _has_token(choice: _Choice) -> bool:

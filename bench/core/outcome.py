@@ -11,7 +11,8 @@ class Outcome:
     An arrival is one read from the socket that brought at least one event with a token. gaps_s: seconds between
     successive arrivals, neither divided by the events or tokens that came together nor padded with zeros for them:
     a reader waited once, and that long. num_usage_tokens: output tokens as the server billed them, None if it did not.
-    error: why it failed; "" if it is whole. code: the server's own word for it.
+    finish_reason: the server's word for why the answer ended. error: why it failed; "" if it is whole. code: the
+    server's own word for it.
     """
 
     begun_s: float = 0.0
@@ -25,6 +26,7 @@ class Outcome:
     num_prompt_tokens: int = 0
     num_usage_tokens: int | None = None
     status: int = 0
+    finish_reason: str = ""
     error: str = ""
     code: str = ""
 

@@ -1,5 +1,6 @@
 """The end of every command: table, JSON file, plot."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from bench.options import ResultOptions
 from bench.report.plot import check_plotting, save_plot
 from bench.report.results import Results, save_results
 from bench.report.table import print_table
+
+FILE_CHARS = 160
 
 
 def check_wishes(options: ResultOptions) -> None:
@@ -33,7 +36,7 @@ def times_of(options: ResultOptions) -> Sequence[str]:
 
 def publish(results: Results, options: ResultOptions) -> int:
     """Exit status: 1 if a request failed that was not refused, else 0. Raises OSError."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_CHARS)
     rounds = rounds_by_name(results.rows)
     num_rounds = max(len(each) for each in rounds.values())
     shown = [median_round(each) for each in rounds.values()]

@@ -65,7 +65,12 @@ def test_without_usage_the_events_are_counted(server: StandInServer) -> None:
         ("full", "status 503: come back later", "queue_full", 503),
         ("error", "the engine is gone", "gone", 200),
         ("torn", "the connection broke off", "", 200),
-        ("short", f"{NUM_TOKENS // 2} output tokens instead of {NUM_TOKENS}", "wrong_length", 200),
+        (
+            "short",
+            f"{NUM_TOKENS // 2} output tokens instead of {NUM_TOKENS}",
+            "wrong length, finish_reason length",
+            200,
+        ),
     ],
 )
 def test_failures(model: str, error: str, code: str, status: int, server: StandInServer) -> None:

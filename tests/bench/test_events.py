@@ -63,6 +63,12 @@ def test_pieces_of_any_size(cuts: list[int]) -> None:
     assert (total, reader.num_usage_tokens, reader.num_prompt_tokens, reader.is_done) == (3, 3, 7, True)
 
 
+def test_why_an_answer_ended() -> None:
+    reader = EventReader()
+    reader.feed(text(" a") + text("", "abort") + USAGE + DONE)
+    assert reader.finish_reason == "abort"
+
+
 @pytest.mark.parametrize(
     ("data", "error", "code"),
     [

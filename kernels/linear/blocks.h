@@ -6,9 +6,10 @@
 //        float where linear.wide_scales (Q4_K, whose scales are products that fp16 cannot hold).
 //   kQ8: [8][32 columns][4] bytes, code + 128. Then [32] fp16 scales: weight = scale * code.
 //
-// Activations are signed bytes with a scale and a sum of codes for each block (quantize_row_blocks). So a block's part
-// of a product is scale * (weight scale * dot + minimum * sum): the dot is an exact integer, the rest float.
+// Inputs are signed bytes with a scale and a sum of codes for each block (quantize.h). So a block's part of a product is
+// scale * (weight scale * dot + minimum * sum): dot and sum are exact integers, the rest is float.
 #pragma once
+#include "kernels/linear/fused.h"
 #include "kernels/linear/linear.h"
 
 namespace tokenbus {
@@ -18,21 +19,6 @@ constexpr int kBlocksRows = 6;
 #else
 constexpr int kBlocksRows = 1;
 #endif
-
-// a * b + c rounded once, whatever the compiler would have fused: a row's sums must not depend on its block's size.
-static inline f32x16 fused(f32x16 a, f32x16 b, f32x16 c) {
-#ifdef __AVX512F__
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#else
-  f32x16 result;
-  for (int half = 0; half < 2; half++) {
-    const auto part = [half](f32x16& whole) { return reinterpret_cast<float*>(&whole) + 8 * half; };
-    _mm256_storeu_ps(part(result), _mm256_fmadd_ps(_mm256_loadu_ps(part(a)), _mm256_loadu_ps(part(b)),
-                                                   _mm256_loadu_ps(part(c))));
-  }
-  return result;
-#endif
-}
 
 static inline f32x16 load_scales(const float* from) { return load<f32x16>(from); }
 
@@ -51,6 +37,7 @@ template <class Scale>
 struct FourBits {
   static constexpr size_t kCodeBytes = 16 * kPanel;
   static constexpr size_t kBytes = kCodeBytes + 2 * kPanel * sizeof(Scale);
+  static constexpr int kFetchedFor = 1;  // rows; even one gains a fifth
 
   // Calls step(input, first, second) for every four inputs: the columns' unsigned codes, four a lane.
   template <class Step>
@@ -87,6 +74,7 @@ struct FourBits {
 struct EightBits {
   static constexpr size_t kCodeBytes = 32 * kPanel;
   static constexpr size_t kBytes = kCodeBytes + kPanel * sizeof(_Float16);
+  static constexpr int kFetchedFor = 3;  // rows; one would lose a fifth
 
   template <class Step>
   static inline void for_each_step(const uint8_t* block, Step&& step) {
@@ -120,6 +108,8 @@ static inline void blocks_block(const uint8_t* weights, const Rows& rows, int n_
   const float* row_sums = rows.sums + static_cast<size_t>(row) * num_blocks;
   f32x16 sums[kRows][2] = {};
   for (int block = 0; block < num_blocks; block++, weights += Format::kBytes, codes += kBlock) {
+    if constexpr (kRows >= Format::kFetchedFor) fetch_ahead<Format::kBytes>(weights);
+    if constexpr (kRows >= Format::kFetchedFor) fetch_ahead<Format::kBytes>(weights);
     i32x16 dots[kRows][2] = {};
     Format::for_each_step(weights, [&](int k, i32x16 first, i32x16 second) __attribute__((always_inline)) {
 #pragma GCC unroll 6
@@ -165,7 +155,6 @@ static void blocks_panel(const Linear& linear, const Rows& rows, int first_row, 
   }
 }
 
-// Both use rows.codes [M, n_in], rows.scales and rows.sums [M, n_in / 32] of quantize_row_blocks.
 template <class Epilogue>
 static void q4_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
                      Epilogue&& epilogue) {

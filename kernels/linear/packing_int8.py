@@ -7,30 +7,30 @@ from torch.nn import functional
 from kernels.linear.packing import PANEL, PackedLinear, pack_bias
 
 INT8 = 1
-MAX_INPUTS = 65536
-"""Of more, the sums of products of bytes might not fit 32 bits."""
+GROUP = 64
+"""Inputs of a row that are quantised with one scale."""
+
+_ZERO_CODE = 128  # once codes are unsigned
 
 
 def fits_int8(n_in: int) -> bool:
     """Whether rows of n_in weights can be packed."""
-    return n_in % 4 == 0 and n_in <= MAX_INPUTS
+    return n_in % GROUP == 0
 
 
 def pack_int8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     """weight: [n_out, n_in] of any float dtype; bias: [n_out] or None. Raises ValueError unless fits_int8(n_in)."""
     n_out, n_in = weight.shape
     if not fits_int8(n_in):
-        raise ValueError(f"int8 wants a multiple of 4 inputs, at most {MAX_INPUTS}, not {n_in}")
+        raise ValueError(f"int8 wants a multiple of {GROUP} inputs, not {n_in}")
     panels = -(-n_out // PANEL)
     codes, scales = quantize_int8(weight)
-    codes = functional.pad(codes, (0, 0, 0, panels * PANEL - n_out))
-    scales = functional.pad(scales, (0, panels * PANEL - n_out))
-    excess = 128 * codes.sum(dim=1, dtype=torch.int32)
+    padding = panels * PANEL - n_out
+    codes = functional.pad((codes.to(torch.int16) + _ZERO_CODE).to(torch.uint8), (0, 0, 0, padding))
     packed = torch.cat(
         (
-            codes.view(panels, PANEL, n_in // 4, 4).transpose(1, 2).reshape(panels, -1).view(torch.uint8),
-            scales.view(panels, PANEL).view(torch.uint8),
-            excess.view(panels, PANEL).view(torch.uint8),
+            codes.view(panels, PANEL, n_in // 4, 4).transpose(1, 2).reshape(panels, -1),
+            functional.pad(scales, (0, padding)).view(panels, PANEL).view(torch.uint8),
         ),
         dim=1,
     )

@@ -15,7 +15,7 @@ namespace {
 struct QuantizedRows {
   QuantizedRows(const Linear& linear, const bf16* values, int num_rows)
       : codes(static_cast<size_t>(num_rows) * linear.n_in),
-        scales(static_cast<size_t>(num_rows) * std::max(linear.n_in / kBlock, 1)),
+        scales(codes.size() / kBlock),
         sums(scales.size()),
         rows{values, codes.data(), scales.data(), sums.data()} {}
 
@@ -56,8 +56,7 @@ void tokenbus_linear(tokenbus::Team* team, const tokenbus::Linear* linear, const
   tokenbus::multiply(*team, *linear, values, num_rows, out);
 }
 
-// The input of tokenbus_linear as its encoding reads it: codes [num_rows][n_in], scales [num_rows] or, as sums,
-// [num_rows][n_in / 32].
+// The input of tokenbus_linear as its encoding reads it: codes [num_rows][n_in], scales and sums [num_rows][groups].
 void tokenbus_quantize(const tokenbus::Linear* linear, const bf16* values, int num_rows, uint8_t* codes, float* scales,
                        float* sums) {
   for (int row = 0; row < num_rows; row++) tokenbus::quantize_row(*linear, {values, codes, scales, sums}, row);

@@ -11,17 +11,15 @@ from torch import Tensor
 
 from kernels.linear.packing import PackedLinear
 from kernels.linear.packing_blocks import BLOCK
-from kernels.linear.packing_int8 import INT8
+from kernels.linear.packing_int8 import GROUP, INT8
 from kernels.native.isa import Level
 from kernels.native.library import load_library
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """Input rows as an encoding reads them. codes: uint8 [M, n_in], signed bytes or q + 128; see quantize.h.
-
-    scales: float32 [M] for int8, else [M, n_in / 32], as are sums, which only the blocks have.
-    """
+    """Input rows as an encoding reads them. codes: int8 [M, n_in]. scales, sums: float32 [M, groups], where a sum is
+    that of a group's codes."""
 
     codes: Tensor
     scales: Tensor
@@ -47,10 +45,9 @@ class Products:
 
     def quantize(self, packed: PackedLinear, values: Tensor) -> QuantizedRows:
         """The values as this matrix's encoding reads them. Not for bfloat16."""
-        num_rows, num_blocks = len(values), packed.n_in // BLOCK
-        codes = torch.empty((num_rows, packed.n_in), dtype=torch.uint8)
-        scales = torch.empty((num_rows,) if packed.encoding == INT8 else (num_rows, num_blocks))
-        sums = torch.empty((num_rows, 0 if packed.encoding == INT8 else num_blocks))
+        num_rows, num_groups = len(values), packed.n_in // (GROUP if packed.encoding == INT8 else BLOCK)
+        codes = torch.empty((num_rows, packed.n_in), dtype=torch.int8)
+        scales, sums = torch.empty((num_rows, num_groups)), torch.empty((num_rows, num_groups))
         self._functions.tokenbus_quantize(
             _struct(packed), _address(values), num_rows, _address(codes), _address(scales), _address(sums)
         )

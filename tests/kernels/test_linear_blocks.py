@@ -37,7 +37,7 @@ def inputs_of(kind: str, units: int) -> int:
 def quantised_inputs(level: str, packed: Any, values: torch.Tensor) -> torch.Tensor:
     """float64: what the products see of the values."""
     quantized = products(level).quantize(packed, values)
-    codes = quantized.codes.view(torch.int8).double().view(len(values), -1, 32)
+    codes = quantized.codes.double().view(len(values), -1, 32)
     assert torch.equal(codes.sum(dim=2), quantized.sums.double())
     return (codes * quantized.scales.double().unsqueeze(2)).view(len(values), -1)
 

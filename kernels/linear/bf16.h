@@ -20,6 +20,7 @@ static inline void bf16_block(const bf16* weights, const bf16* values, int n_in,
   f32x16 sums[kRows][2] = {};
   const bf16* rows = values + static_cast<size_t>(row) * n_in;
   for (int k = 0; k < n_in; k += 2) {
+    if constexpr (kRows > 2) fetch_ahead<128>(weights + k * kPanel);
     const i32x16 first = load<i32x16>(weights + k * kPanel), second = load<i32x16>(weights + k * kPanel + 32);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; r++) {

@@ -1,7 +1,8 @@
 """The bus: one connection to NATS, to any server of a cluster, retried for ever.
 
-A publish leaves in the same call, and handlers are plain functions that are called from the read loop (nats_client.py
-says why). What is published without a connection is lost, as on any core NATS subject, and the protocol repairs it.
+A publish leaves in the same turn of the loop, and handlers are plain functions that are called as their messages arrive
+(nats_client.py says why). What is published without a connection is lost, as on any core NATS subject, and the protocol
+repairs it.
 """
 
 import asyncio
@@ -174,8 +175,8 @@ class Bus:
         return len(self._client._subs)
 
     def publish(self, subject: str, data: bytes, reply: str = "", headers: bytes = b"") -> bool:
-        """Publish in this call. headers: a whole header block beginning with NATS/1.0. False: lost, since there is no
-        connection, or subject or reply hold what no subject may.
+        """Publish in this turn of the loop. headers: a whole header block beginning with NATS/1.0. False: lost, since
+        there is no connection, or subject or reply hold what no subject may.
 
         Raises PayloadTooLarge before anything is sent.
         """
@@ -223,6 +224,7 @@ class Bus:
 
         nats-py's own flush lets its ping overtake a subscription that waits for the flusher; hence the first line.
         """
+        self._client.send_outgoing()
         try:
             await self._client._flush_pending(force_flush=True)
             await self._client.flush(timeout=timeout_s)  # type: ignore[arg-type]  # the type says int, a float works
@@ -245,6 +247,7 @@ class Bus:
 
     async def close(self) -> None:
         """Close the connection for good; a server that does not read any more is not waited for."""
+        self._client.send_outgoing()
         self._client.forget_pending()
         cut = asyncio.get_running_loop().call_later(CLOSE_LIMIT_S, self._client.cut)
         try:

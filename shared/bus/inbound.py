@@ -77,12 +77,16 @@ class Splitter:
 class InboundProtocol(asyncio.Protocol):
     """Takes a connection over from asyncio's streams, whose writer goes on as it was.
 
-    inner: the protocol of the streams. next_other() gives what on_message did not take, in order, and ends with the
+    inner: the protocol of the streams. on_receiving(True) and on_receiving(False) are called around the calls of
+    on_message for what came in together. next_other() gives what on_message did not take, in order, and ends with the
     connection's error: ConnectionError or another OSError.
     """
 
-    def __init__(self, inner: asyncio.StreamReaderProtocol, on_message: OnMessage) -> None:
+    def __init__(
+        self, inner: asyncio.StreamReaderProtocol, on_message: OnMessage, on_receiving: Callable[[bool], None]
+    ) -> None:
         self._inner = inner
+        self._on_receiving = on_receiving
         self._others: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._splitter = Splitter(on_message, self._others.put_nowait)
         self._is_broken = False
@@ -100,11 +104,14 @@ class InboundProtocol(asyncio.Protocol):
         """See asyncio.Protocol; what makes no sense ends the connection."""
         if self._is_broken:
             return
+        self._on_receiving(True)
         try:
             self._splitter.feed(data)
         except ValueError:
             self._is_broken = True
             self._others.put_nowait(ConnectionError("the NATS server sent a message that makes no sense"))
+        finally:
+            self._on_receiving(False)
 
     def eof_received(self) -> bool | None:
         """See asyncio.Protocol."""

@@ -1,8 +1,9 @@
-"""nats-py's client with a publish that leaves in the same call, plain functions as handlers, and no dead ends.
+"""nats-py's client with a publish that leaves in the same turn, plain functions as handlers, and no dead ends.
 
 nats-py hands each publish to a flusher task and each message to a queue and a task; at one message per engine step
-and hop that is most of the cost. Here a publish writes to the socket's transport, TCP or TLS alike, which sends at the
-end of the loop's turn, and a handler is a plain function that is called as its message arrives (inbound.py).
+and hop that is most of the cost. Here a handler is a plain function that is called as its message arrives (inbound.py),
+and all that is published in one turn of the loop leaves with one write to the socket's transport, TCP or TLS alike: at
+once when the handlers of what came in are done, else when the loop has run what was ready.
 
 nats-py also closes for good on most errors that a server reports, and when it leaves a server it waits until that one
 has read everything, which a stopped server never does. Here every error leads to a new connection, and a connection
@@ -33,9 +34,13 @@ class DirectClient(NatsClient):
         self.fatal = fatal
         self._needs_tls = needs_tls
         self._inbound: InboundProtocol | None = None
+        self._outgoing: list[bytes] = []
+        self._num_outgoing_bytes = 0
+        self._is_receiving = False
 
     def write_now(self, frame: bytes) -> bool:
-        """Hand a whole protocol frame to the transport; behind commands of nats-py's own that wait for its flusher."""
+        """Send a whole protocol frame in this turn of the loop; behind commands of nats-py's own that wait for its
+        flusher. False: there is no connection, or more waits to be sent than ever should."""
         if self._status != NatsClient.CONNECTED:
             return False
         if self._pending:
@@ -45,10 +50,24 @@ class DirectClient(NatsClient):
             self._pending_data_size += len(frame)
             return True
         transport = self._socket()
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
+        if transport is None or transport.is_closing():
             return False
-        transport.write(frame)
+        if transport.get_write_buffer_size() + self._num_outgoing_bytes > MAX_WRITE_BUFFER_BYTES:
+            return False
+        if not self._outgoing and not self._is_receiving:
+            asyncio.get_running_loop().call_soon(self.send_outgoing)
+        self._outgoing.append(frame)
+        self._num_outgoing_bytes += len(frame)
         return True
+
+    def send_outgoing(self) -> None:
+        """Hand what was written in this turn to the transport; without a connection it is lost."""
+        if not self._outgoing:
+            return
+        outgoing, self._outgoing, self._num_outgoing_bytes = self._outgoing, [], 0
+        transport = self._socket()
+        if transport is not None and not transport.is_closing() and self._status == NatsClient.CONNECTED:
+            transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
     def cut(self) -> None:
         """End the connection without waiting for the server to read what is on its way."""
@@ -80,6 +99,12 @@ class DirectClient(NatsClient):
         except Exception as error:
             self.fatal(error)
         return True
+
+    def _on_receiving(self, is_receiving: bool) -> None:
+        """Messages begin to come in, or all that came are handled."""
+        self._is_receiving = is_receiving
+        if not is_receiving:
+            self.send_outgoing()
 
     async def _read_loop(self) -> None:
         """Hand nats-py what is its own, until the connection ends."""
@@ -117,7 +142,8 @@ class DirectClient(NatsClient):
     def _take_over(self, transport: Any) -> None:
         """From here on what arrives is cut here, beginning with what the stream has read already."""
         reader: Any = getattr(self._transport, "_io_reader", None)
-        inbound = self._inbound = InboundProtocol(transport.get_protocol(), self._on_message)
+        self._outgoing, self._num_outgoing_bytes = [], 0
+        inbound = self._inbound = InboundProtocol(transport.get_protocol(), self._on_message, self._on_receiving)
         transport.set_protocol(inbound)
         if reader._buffer:
             inbound.data_received(bytes(reader._buffer))

@@ -86,7 +86,7 @@ async def test_nonsense_ends_the_connection_after_what_came_before(bad: bytes) -
         taken.append(message)
         return True
 
-    inbound = InboundProtocol(inner, on_message)
+    inbound = InboundProtocol(inner, on_message, lambda is_receiving: None)
     inbound.data_received(b"PING\r\n" + COMMANDS[0])
     inbound.data_received(bad + COMMANDS[0])
     inbound.data_received(COMMANDS[0])

@@ -69,6 +69,16 @@ def pack_blocks(parts: Sequence[RawBlocks], order: Tensor | None = None, bias: T
     return PackedLinear(encoding, n_out, num_blocks * BLOCK, packed, pack_bias(bias, panels), wide_scales)
 
 
+def quantize_q8_0(weight: Tensor) -> RawBlocks:
+    """weight: [n_out, n_in] of any float dtype, n_in a multiple of 32: as Q8_0 blocks, each with its nearest codes."""
+    values = weight.float().view(len(weight), -1, BLOCK)
+    scales = (values.abs().amax(dim=2, keepdim=True) / 127).half()
+    steps = torch.where(scales > 0, scales.float(), 1.0)
+    codes = (values / steps).round_().clamp_(-127, 127).to(torch.int8)
+    data = torch.cat((scales.view(torch.uint8), codes.view(torch.uint8)), dim=2)
+    return RawBlocks("Q8_0", data.view(len(weight), -1).numpy())
+
+
 def _grouped(rows: NDArray[np.generic], panels: int) -> NDArray[np.generic]:
     """[n_out, blocks, things, items] to [panels, blocks, things * 32 * items]; missing columns are zero."""
     n_out, num_blocks, num_things, num_items = rows.shape

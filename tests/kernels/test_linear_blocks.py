@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.linear.packing import gate_up_order
-from kernels.linear.packing_blocks import EIGHT_BIT_TYPES, FOUR_BIT_TYPES, RawBlocks, can_pack, pack_blocks
+from kernels.linear.packing_blocks import (
+    EIGHT_BIT_TYPES,
+    FOUR_BIT_TYPES,
+    RawBlocks,
+    can_pack,
+    pack_blocks,
+    quantize_q8_0,
+)
 from tests.gguf_blocks import random_blocks
 from tests.kernels.products import LEVELS, assert_rows_close, products, random_values
 
@@ -122,6 +129,16 @@ def test_the_product_is_close_to_that_of_the_unquantised(level: str, kind: str) 
     expected = values.double() @ torch.from_numpy(weights).double().T
     error = products(level).multiply(packed, values).double() - expected
     assert error.norm() / expected.norm() < (0.01 if kind == "Q8_0" else 0.12)
+
+
+def test_q8_0_is_as_near_as_the_gguf_package_comes(level: str) -> None:
+    weights = np.random.default_rng(7).standard_normal((40, 96)).astype(np.float32)
+    weights[3, 32:64] = 0
+    ours = weights_of(quantize_q8_0(torch.from_numpy(weights))).numpy()
+    theirs = weights_of(RawBlocks("Q8_0", np.asarray(quantize(weights, GGMLQuantizationType["Q8_0"])))).numpy()
+    largest = np.abs(weights).reshape(40, 3, 32).max(axis=2, keepdims=True).repeat(32, axis=2).reshape(40, 96)
+    assert np.all(np.abs(ours - weights) <= largest * (0.5 / 127 + 2**-10))
+    assert np.linalg.norm(ours - weights) <= 1.01 * np.linalg.norm(theirs - weights)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from kernels.linear.packing import PackedLinear, pack_bf16
-from kernels.linear.packing_blocks import RawBlocks, can_pack, pack_blocks
+from kernels.linear.packing_blocks import RawBlocks, can_pack, pack_blocks, quantize_q8_0
 from kernels.linear.packing_int8 import fits_int8, pack_int8
 from services.worker.models.layers import Linear
 
@@ -37,8 +37,8 @@ class Bf16Packer:
 
 
 class Int8Packer(Bf16Packer):
-    """Projections in int8 with one scale an output, their inputs quantised row by row as they come; the head stays in
-    bfloat16, since its rounding would decide between neighbours among all tokens."""
+    """Projections in int8 with one scale an output, their inputs quantised as they come. The head, whose rounding
+    decides between neighbours among all tokens, has a scale for every 32 weights, as GGUF's Q8_0 has."""
 
     def pack(self, linear: Linear, order: Tensor | None = None) -> PackedLinear:
         """See Packer."""
@@ -50,7 +50,7 @@ class Int8Packer(Bf16Packer):
 
     def pack_head(self, linear: Linear) -> PackedLinear:
         """See Packer."""
-        return super().pack(linear)
+        return pack_blocks([quantize_q8_0(linear.weight)], bias=linear.bias)
 
 
 @dataclass(frozen=True, slots=True)

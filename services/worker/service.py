@@ -109,7 +109,10 @@ class Worker:
         self._bus.reconnect_hooks.append(self.on_reconnected)
         self._host.add_stats("plan", subjects.plan(self.name), lambda: self._plan_counts)
         self._host.health = self._health
-        self._host.log.info("ready", model=self._engine.model, device=self._engine.device, epoch=self.queue.epoch)
+        engine = self._engine
+        self._host.log.info(
+            "ready", model=engine.model, device=engine.device, kernels=engine.kernels, epoch=self.queue.epoch
+        )
         beating = self._loop.create_task(self._beat())
         stopping = self._loop.create_task(self._host.stopping.wait())
         try:
@@ -329,6 +332,7 @@ class Worker:
         details: dict[str, object] = {
             "state": "leaving" if self._leaving else state,
             "device": self._engine.device,
+            "kernels": self._engine.kernels,
             "model": self._engine.model,
             "model_version": self._engine.model_version,
             "num_blocks": self._engine.num_blocks,

@@ -25,6 +25,7 @@ class MemoryEngine:
     model = "memory"
     model_version = "1"
     device = "test"
+    kernels = "none"
     num_blocks = NUM_BLOCKS
     block_size = BLOCK_SIZE
     max_model_len = MAX_MODEL_LEN

@@ -73,6 +73,8 @@ class CpuEngine:
         decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
         self.fallback_reason: str | None = None
         self.forward = self._build_forward(decoder, config, cos_sin, packer, options)
+        reason = self.fallback_reason
+        self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"
 
     @classmethod
     def load(cls, model: StoredModel, options: EngineOptions) -> Self:

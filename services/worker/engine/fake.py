@@ -29,6 +29,7 @@ class FakeEngine:
     """
 
     device = "fake"
+    kernels = "none"
 
     def __init__(
         self,

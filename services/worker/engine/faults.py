@@ -53,6 +53,7 @@ class FaultyEngine:
         self.model = engine.model
         self.model_version = engine.model_version
         self.device = engine.device
+        self.kernels = engine.kernels
         self.num_blocks = engine.num_blocks
         self.block_size = engine.block_size
         self.max_model_len = engine.max_model_len

@@ -66,11 +66,15 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """A device with a model on it. Called from one thread at a time, never from the event loop's."""
+    """A device with a model on it. Called from one thread at a time, never from the event loop's.
+
+    kernels: what it computes with, and why, where that is not the best there is; for logs and health.
+    """
 
     model: str
     model_version: str
     device: str
+    kernels: str
     num_blocks: int
     block_size: int
     max_model_len: int

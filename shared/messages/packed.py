@@ -38,3 +38,11 @@ def pack_tokens(token_ids: Iterable[int]) -> bytes:
 def unpack_tokens(data: bytes) -> "array[int]":
     """Token ids from int32 bytes."""
     return unpack(INT32, data)
+
+
+def pack_part(column: "array[int]", start: int, stop: int) -> bytes:
+    """Bytes of items start..stop-1 of a column."""
+    part = column[start:stop]
+    if sys.byteorder == "big":
+        part.byteswap()
+    return part.tobytes()

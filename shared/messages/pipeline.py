@@ -274,7 +274,7 @@ class TokenLogprob(msgspec.Struct, array_like=True, frozen=True):
     top: tuple[tuple[str, float, int], ...] = ()
 
 
-class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """Text of one choice between two token positions: start is what the reader had, stop what it has now.
 
     attach: the reader's attach number; a reader drops every other. end: set once, with the last delta of the choice.

@@ -61,10 +61,6 @@ class Attachments:
         readers = self._by_request.get(request_id)
         return list(readers.values()) if readers else []
 
-    def has_readers(self, request_id: str) -> bool:
-        """Whether anybody reads the request here."""
-        return request_id in self._by_request
-
     def remove(self, attachment: Attachment) -> None:
         """The reader has all it will get, or is gone."""
         attach = attachment.attach

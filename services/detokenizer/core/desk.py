@@ -16,7 +16,7 @@ from shared.errors import INVALID_REQUEST
 from shared.log.fold import Fold
 from shared.log.state import RequestState, SequenceState
 from shared.messages.control import Attach, Detach
-from shared.messages.packed import pack_tokens
+from shared.messages.packed import pack_part
 from shared.messages.pipeline import Delta, Done, End, ErrorBody, Request, TokenLogprob
 
 DONE_DELAY_S = 2.0
@@ -123,21 +123,23 @@ class Desk:
     def _advance(self, sequence: SequenceState, now: float) -> None:
         request = sequence.request
         request_id = request.request_id
-        if not request.sampling.stop and not self.attachments.has_readers(request_id):
+        readers = self.attachments.of(request_id)
+        if not readers and not request.sampling.stop:
             if sequence.end is not None:
                 self._note_end(request_id, now)
             return
         view = self._scan(sequence)
         if view is None:
             return
-        end = end_of(sequence, view)
+        end = None
+        if sequence.end is not None or view.end is not None:
+            end = end_of(sequence, view)
         if end is not None:
             if end.reason == "stop_string":
                 self._report_stop(sequence, end)
             self._note_end(request_id, now)
-        if self.attachments.has_readers(request_id):
-            for attachment in self.attachments.of(request_id):
-                self._serve(attachment, sequence, view, end)
+        for attachment in readers:
+            self._serve(attachment, sequence, view, end)
 
     def _scan(self, sequence: SequenceState) -> TextView | None:
         """The text of the sequence as far as it is folded."""
@@ -147,8 +149,11 @@ class Desk:
             if vocabulary is None:
                 return None
             view = self._views[sequence.id] = TextView(vocabulary, sequence.request.sampling)
-        if view.end is None and view.num_tokens < len(sequence.tokens):
-            view.feed(sequence.tokens[view.num_tokens :])
+        tokens = sequence.tokens
+        if view.num_tokens == len(tokens) - 1:
+            view.take(tokens[-1])
+        elif view.num_tokens < len(tokens):
+            view.feed(tokens[view.num_tokens :])
         return view
 
     def _report_stop(self, sequence: SequenceState, end: EndOfSequence) -> None:
@@ -230,10 +235,10 @@ class Desk:
         stop: int,
     ) -> Delta:
         text = view.text_between(start, stop)
-        token_ids = pack_tokens(sequence.tokens[start:stop])
+        token_ids = pack_part(sequence.tokens, start, stop)
         if end is None and not sequence.logprobs:
             return Delta(
-                attach=attachment.number,
+                attach=attachment.attach.number,
                 choice=sequence.choice,
                 start=start,
                 stop=stop,
@@ -241,7 +246,7 @@ class Desk:
                 token_ids=token_ids,
             )
         return Delta(
-            attach=attachment.number,
+            attach=attachment.attach.number,
             choice=sequence.choice,
             start=start,
             stop=stop,

@@ -27,22 +27,33 @@ class TextStream(Protocol):
 
 
 class ByteLevelStream:
-    """Byte-level BPE: tokens are bytes, and a character may be spread over several. pieces: bytes by token id."""
+    """Byte-level BPE: tokens are bytes, and a character may be spread over several.
 
-    __slots__ = ("_decoder", "_pieces")
+    pieces: by token id its text, or its bytes where these are not whole characters.
+    """
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
+    __slots__ = ("_decoder", "_has_half", "_pieces")
+
+    def __init__(self, pieces: Sequence[str | bytes]) -> None:
         self._pieces = pieces
         self._decoder = _new_utf8_decoder("replace")
+        self._has_half = False
 
     def push(self, token_id: int) -> str:
         """See TextStream.push."""
         pieces = self._pieces
-        return self._decoder.decode(pieces[token_id]) if 0 <= token_id < len(pieces) else ""
+        if not 0 <= token_id < len(pieces):
+            return ""
+        piece = pieces[token_id]
+        if piece.__class__ is str and not self._has_half:
+            return piece
+        text: str = self._decoder.decode(piece if isinstance(piece, bytes) else piece.encode())
+        self._has_half = bool(self._decoder.getstate()[0])
+        return text
 
     def tail(self) -> str:
         """See TextStream.tail."""
-        pending = self._decoder.getstate()[0]
+        pending = self._decoder.getstate()[0] if self._has_half else b""
         return pending.decode("utf-8", "replace") if pending else ""
 
 

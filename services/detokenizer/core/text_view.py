@@ -74,6 +74,8 @@ class TextView:
         """What a reader at token position `start` lacks up to position `stop`."""
         base = self._base
         if start >= base:
+            if start + 1 == stop == self.num_tokens:
+                return self._recent[-1]  # as nearly always
             return "".join(self._recent[start - base : max(0, stop - base)])
         return self.text[self._length(start) : self._length(stop)]
 
@@ -86,14 +88,15 @@ class TextView:
     def feed(self, token_ids: Iterable[int]) -> None:
         """Take the next output tokens."""
         for token_id in token_ids:
-            if self.end is not None:
-                return
-            self._take(token_id)
+            self.take(token_id)
 
     def _length(self, position: int) -> int:
         return self._lengths[min(position, self.num_tokens)]
 
-    def _take(self, token_id: int) -> None:
+    def take(self, token_id: int) -> None:
+        """Take the next output token."""
+        if self.end is not None:
+            return
         self.num_tokens += 1
         if self._offsets is not None:
             self._offsets.append(self._lengths[-1] + len(self._held))

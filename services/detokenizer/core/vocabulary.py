@@ -64,7 +64,8 @@ class Vocabulary:
             return ""
         pieces = self._pieces[False]
         if self._kind == "byte_level":
-            return str(pieces[token_id].decode("utf-8", "replace"))
+            piece = pieces[token_id]
+            return piece if isinstance(piece, str) else str(piece.decode("utf-8", "replace"))
         if self._kind == "byte_fallback":
             piece = pieces[token_id]
             return piece if isinstance(piece, str) else bytes([piece]).decode("utf-8", "replace")
@@ -77,7 +78,7 @@ class Vocabulary:
         tokens = [None if token_id in left_out else token for token_id, token in enumerate(self._tokens)]
         if self._kind == "byte_level":
             alphabet = byte_of_character()
-            return [b"" if token is None else _token_bytes(token, alphabet) for token in tokens]
+            return ["" if token is None else _whole_text(_token_bytes(token, alphabet)) for token in tokens]
         if self._kind == "byte_fallback":
             replace = self._steps[0]
             return [_fallback_piece(token, replace["pattern"]["String"], replace["content"]) for token in tokens]
@@ -116,6 +117,14 @@ def _token_bytes(token: str, alphabet: dict[str, int]) -> bytes:
         return bytes([alphabet[character] for character in token])
     except KeyError:
         return token.encode()
+
+
+def _whole_text(data: bytes) -> str | bytes:
+    """The text of whole characters; other bytes as they are."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _fallback_piece(token: str | None, mark: str, blank: str) -> str | int | None:

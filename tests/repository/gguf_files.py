@@ -50,11 +50,13 @@ def write_gguf(
     architecture: str,
     matrix_type: GGMLQuantizationType = GGMLQuantizationType.F32,
     extra: dict[str, Any] | None = None,
+    other_types: dict[str, GGMLQuantizationType] | None = None,
 ) -> dict[str, np.ndarray]:
     """Write a float32 Hugging Face folder as a GGUF file.
 
-    Matrices take matrix_type, vectors stay F32. extra: more metadata, bool, int, float or str by key. Returns the
-    matrices' quantised bytes by Hugging Face name, before any permutation.
+    Matrices take matrix_type, vectors stay F32. extra: more metadata, bool, int, float or str by key. other_types: of
+    matrices with this in their names. Returns the matrices' quantised bytes by Hugging Face name, before any
+    permutation.
     """
     config = parse_config(json.loads((folder / "config.json").read_text()), folder / "config.json")
     writer = GGUFWriter(file, architecture)
@@ -76,6 +78,7 @@ def write_gguf(
     for name, values in load_file(folder / "model.safetensors").items():
         array = values.astype(np.float32)
         kind = matrix_type if array.ndim == 2 else GGMLQuantizationType.F32
+        kind = next((other for part, other in (other_types or {}).items() if part in name), kind)
         data = encode(array, kind)
         if array.ndim == 2:
             matrices[name] = data

@@ -41,12 +41,12 @@ def sample_native(
     likeliest: int32 [rows], the tokens of all other rows, -1 where the logits were not finite.
     """
     if indices is None:
-        indices = batch.all_indices
+        indices = np.arange(len(batch), dtype=np.int32)
     if len(logits) < len(indices) or logits.shape[1] != batch.vocab_size or not logits.is_contiguous():
         raise ValueError(f"logits {tuple(logits.shape)} for {len(indices)} rows of {batch.vocab_size}")
-    if likeliest is not None:
-        batch.results["token"] = likeliest
-        batch.results["status"] = np.where(likeliest < 0, _NOT_FINITE, 0)
+    if likeliest is not None and len(indices) < len(batch):
+        batch.tokens[:] = likeliest
+        batch.statuses[:] = likeliest < 0  # _NOT_FINITE is 1
     if len(indices):
         library.tokenbus_sample(
             team,
@@ -54,18 +54,18 @@ def sample_native(
             batch.vocab_size,
             batch.parameters_address,
             batch.results_address,
-            indices.ctypes.data,
+            indices.__array_interface__["data"][0],
             len(indices),
         )
     return _collect(batch)
 
 
 def _collect(batch: RowBatch) -> Sampled:
-    results = batch.results
     logprobs: list[TokenLogprobs | None] = [None] * len(batch)
-    sampled = Sampled(tokens=results["token"].copy(), logprobs=logprobs)
-    for index in np.flatnonzero(results["status"]).tolist():
-        sampled.errors[index] = _reason(batch, index)
+    sampled = Sampled(tokens=batch.tokens.copy(), logprobs=logprobs)
+    if batch.statuses.any():
+        for index in np.flatnonzero(batch.statuses).tolist():
+            sampled.errors[index] = _reason(batch, index)
     for index in batch.has_logprobs:
         if index not in sampled.errors:
             logprobs[index] = _report(batch, index)
@@ -73,7 +73,7 @@ def _collect(batch: RowBatch) -> Sampled:
 
 
 def _reason(batch: RowBatch, index: int) -> str:
-    status = int(batch.results["status"][index])
+    status = int(batch.statuses[index])
     if status == _NOT_FINITE:
         return NOT_FINITE
     if status == _ID_OUT_OF_RANGE:

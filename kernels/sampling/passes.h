@@ -35,16 +35,22 @@ static inline lanes::Mask before(lanes::Floats values, int first, const Place& p
   return mask;
 }
 
-static inline bool is_finite(const Row& row) {
-  lanes::Floats zeros{};  // a number times 0 is 0; infinity times 0 and NaN times 0 are NaN
-  for_each_register(row, 0, [&](lanes::Floats values, int) { zeros += values * 0.0f; });
-  return lanes::equal(zeros, lanes::Floats{}) == lanes::first_lanes(lanes::kLanes);
-}
+struct Look {
+  float largest;
+  bool is_finite;  // whether all values are
+};
 
-static inline float largest(const Row& row) {
+static inline Look look_at(const Row& row) {
   lanes::Floats most = lanes::Floats{} - lanes::kInfinity;
-  for_each_register(row, -lanes::kInfinity, [&](lanes::Floats values, int) { most = lanes::larger(most, values); });
-  return lanes::largest_of(most);
+  lanes::Ints most_bits{};  // of a value without its sign: the larger, the farther from 0; then infinity; then NaN
+  for_each_register(row, row.values[0], [&](lanes::Floats values, int) {
+    const lanes::Ints bits = (lanes::Ints)values & 0x7FFFFFFF;
+    most = lanes::larger(most, values);
+    most_bits = bits > most_bits ? bits : most_bits;
+  });
+  bool is_finite = true;
+  for (int lane = 0; lane < lanes::kLanes; lane++) is_finite &= most_bits[lane] < 0x7F800000;
+  return {lanes::largest_of(most), is_finite};
 }
 
 // The lowest token with this finite value, -1 if there is none.

@@ -9,15 +9,18 @@ namespace tokenbus {
 constexpr int kPhiloxRounds = 10;
 constexpr uint32_t kPhiloxFactor0 = 0xD2511F53, kPhiloxFactor2 = 0xCD9E8D57;
 
+constexpr int kChains = 4;
+constexpr int kBatch = kChains * 2 * lanes::kLanes;
+
 // The random numbers of one seed at one output position.
 struct Philox {
   uint32_t position;
-  uint32_t keys[kPhiloxRounds][2];
+  lanes::Longs keys[kPhiloxRounds][2];  // the same number in every lane
 
   Philox(uint32_t seed_low, uint32_t seed_high, uint32_t position) : position(position) {
     for (uint32_t round = 0; round < kPhiloxRounds; round++) {
-      keys[round][0] = seed_low + round * 0x9E3779B9;
-      keys[round][1] = seed_high + round * 0xBB67AE85;
+      keys[round][0] = lanes::Longs{} + (seed_low + round * 0x9E3779B9);
+      keys[round][1] = lanes::Longs{} + (seed_high + round * 0xBB67AE85);
     }
   }
 
@@ -25,40 +28,51 @@ struct Philox {
     uint32_t c[4] = {token / 4, position, 0, 0};
     for (const auto& key : keys) {
       const uint64_t first = uint64_t{c[0]} * kPhiloxFactor0, second = uint64_t{c[2]} * kPhiloxFactor2;
-      c[0] = static_cast<uint32_t>(second >> 32) ^ c[1] ^ key[0];
+      c[0] = static_cast<uint32_t>(second >> 32) ^ c[1] ^ static_cast<uint32_t>(key[0][0]);
       c[1] = static_cast<uint32_t>(second);
-      c[2] = static_cast<uint32_t>(first >> 32) ^ c[3] ^ key[1];
+      c[2] = static_cast<uint32_t>(first >> 32) ^ c[3] ^ static_cast<uint32_t>(key[1][0]);
       c[3] = static_cast<uint32_t>(first);
     }
     return c[token % 4];
   }
 
-  // Words of 2 * kLanes tokens from `first` on, a multiple of 4.
+  // Words of kBatch tokens from `first` on, a multiple of 4.
   //
   // A 64-bit lane holds one of a counter's four words in its low half; what the products leave in the high half is
   // never looked at. Neighbouring lanes hold counters a register apart, so that pairing the words up in the end leaves
-  // the tokens in order.
-  void words(uint32_t first, lanes::Ints (&out)[2]) const {
+  // the tokens in order. Every round waits for the one before; kChains of them side by side keep the multipliers busy.
+  void words(uint32_t first, lanes::Ints (&out)[2 * kChains]) const {
     using lanes::Longs;
 #ifdef __AVX512F__
     const Longs steps = {0, 4, 1, 5, 2, 6, 3, 7};
 #else
     const Longs steps = {0, 2, 1, 3};
 #endif
-    Longs c0 = steps + first / 4, c1 = Longs{} + position, c2{}, c3{};
+    Longs c[kChains][4] = {};
+    for (int chain = 0; chain < kChains; chain++) {
+      c[chain][0] = steps + (first / 4 + chain * lanes::kLanes / 2);
+      c[chain][1] = Longs{} + position;
+    }
+    const Longs factor0 = Longs{} + kPhiloxFactor0, factor2 = Longs{} + kPhiloxFactor2;
 #pragma GCC unroll 10
     for (const auto& key : keys) {
-      const Longs product0 = lanes::multiply(c0, Longs{} + kPhiloxFactor0);
-      const Longs product2 = lanes::multiply(c2, Longs{} + kPhiloxFactor2);
-      c0 = (product2 >> 32) ^ c1 ^ (Longs{} + key[0]);
-      c1 = product2;
-      c2 = (product0 >> 32) ^ c3 ^ (Longs{} + key[1]);
-      c3 = product0;
+#pragma GCC unroll 4
+      for (auto& state : c) {
+        const Longs first_product = lanes::multiply(state[0], factor0);
+        const Longs second_product = lanes::multiply(state[2], factor2);
+        state[0] = (second_product >> 32) ^ state[1] ^ key[0];
+        state[1] = second_product;
+        state[2] = (first_product >> 32) ^ state[3] ^ key[1];
+        state[3] = first_product;
+      }
     }
     const Longs low = Longs{} + 0xFFFFFFFF;
-    const Longs first_pair = (c0 & low) | (c1 << 32), second_pair = (c2 & low) | (c3 << 32);
-    out[0] = (lanes::Ints)lanes::interleave_low(first_pair, second_pair);
-    out[1] = (lanes::Ints)lanes::interleave_high(first_pair, second_pair);
+    for (int chain = 0; chain < kChains; chain++) {
+      const Longs first_pair = (c[chain][0] & low) | (c[chain][1] << 32);
+      const Longs second_pair = (c[chain][2] & low) | (c[chain][3] << 32);
+      out[2 * chain] = (lanes::Ints)lanes::interleave_low(first_pair, second_pair);
+      out[2 * chain + 1] = (lanes::Ints)lanes::interleave_high(first_pair, second_pair);
+    }
   }
 };
 

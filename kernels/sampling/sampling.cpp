@@ -64,8 +64,8 @@ void penalize(const Row& row, const RowParameters& parameters) {
   for (int i = 0; i < parameters.num_history; i++) num_outputs[history[i]] = 0;
 }
 
-// Masks, bias and penalties, in this order.
-void modify(const Row& row, const RowParameters& parameters) {
+// Masks, bias and penalties, in this order. Whether there are any.
+bool modify(const Row& row, const RowParameters& parameters) {
   const int64_t* ids = parameters.ids;
   if (parameters.num_allowed > 0) {
     std::vector<float>& allowed = scratch.allowed;
@@ -81,6 +81,7 @@ void modify(const Row& row, const RowParameters& parameters) {
   ids += parameters.num_bad + parameters.num_early;
   for (int i = 0; i < parameters.num_biased; i++) row.values[ids[i]] += parameters.biases[i];
   if (parameters.num_history > 0) penalize(row, parameters);
+  return parameters.num_allowed + num_blocked + parameters.num_biased + parameters.num_history > 0;
 }
 
 // values = (values - largest) / temperature
@@ -97,22 +98,24 @@ void scale(const Row& row, float largest, float temperature) {
 int draw(const Row& row, const Philox& philox, const Place& place, int likeliest) {
   float best_key = row.values[likeliest] + gumbel(philox.word(likeliest));
   int best = likeliest;
-  for (int first = 0; first < row.size; first += 2 * lanes::kLanes) {
-    lanes::Floats values[2];
-    lanes::Mask mask[2];
-    for (int half = 0; half < 2; half++) {
-      const int begin = first + half * lanes::kLanes;
-      values[half] = lanes::load_some(row.values + begin, row.size - begin, -lanes::kInfinity);
-      mask[half] = before(values[half], begin, place) & lanes::at_least(values[half] + kMaxGumbel, lanes::Floats{} + best_key);
+  constexpr int kRegisters = 2 * kChains;
+  for (int first = 0; first < row.size; first += kBatch) {
+    lanes::Floats values[kRegisters];
+    lanes::Mask masks[kRegisters], any = 0;
+    for (int i = 0; i < kRegisters; i++) {
+      const int begin = first + i * lanes::kLanes;
+      values[i] = lanes::load_some(row.values + begin, row.size - begin, -lanes::kInfinity);
+      masks[i] = before(values[i], begin, place) & lanes::at_least(values[i], lanes::Floats{} + (best_key - kMaxGumbel));
+      any |= masks[i];
     }
-    if (!(mask[0] | mask[1])) continue;
-    lanes::Ints words[2];
+    if (!any) continue;
+    lanes::Ints words[kRegisters];
     philox.words(first, words);
-    for (int half = 0; half < 2; half++) {
-      lanes::Mask hopeful = mask[half] & lanes::at_least(values[half] + gumbel_bound(words[half]), lanes::Floats{} + best_key);
-      for (; hopeful; hopeful &= hopeful - 1) {
-        const int lane = __builtin_ctz(hopeful), token = first + half * lanes::kLanes + lane;
-        const float key = values[half][lane] + gumbel(static_cast<uint32_t>(words[half][lane]));
+    for (int i = 0; i < kRegisters; i++) {
+      lanes::Mask mask = masks[i] & lanes::at_least(values[i] + gumbel_bound(words[i]), lanes::Floats{} + best_key);
+      for (; mask; mask &= mask - 1) {
+        const int lane = __builtin_ctz(mask), token = first + i * lanes::kLanes + lane;
+        const float key = values[i][lane] + gumbel(static_cast<uint32_t>(words[i][lane]));
         if (key > best_key || (key == best_key && token < best)) {
           best_key = key;
           best = token;
@@ -164,9 +167,8 @@ int draw_filtered(const Row& row, const RowParameters& parameters, int likeliest
   return token;
 }
 
-// raw = log-softmax of the logits
-void log_softmax(const Row& row, const Row& raw) {
-  const float most = largest(row);
+// raw = log-softmax of the logits, of which this is the largest
+void log_softmax(const Row& row, float most, const Row& raw) {
   for_each_register(row, most, [&](lanes::Floats values, int first) {
     lanes::store_some(raw.values + first, values - most, row.size - first);
   });
@@ -205,7 +207,8 @@ void report(const Row& raw, int num_top, RowResult& result) {
 void sample_row(float* logits, int vocab_size, const RowParameters& parameters, RowResult& result) {
   const Row row{logits, vocab_size};
   result.status = kNotFinite;
-  if (!is_finite(row)) return;
+  Look look = look_at(row);
+  if (!look.is_finite) return;
   result.status = kIdOutOfRange;
   result.stranger = find_stranger(vocab_size, parameters);
   if (result.stranger != kNobody) return;
@@ -213,16 +216,15 @@ void sample_row(float* logits, int vocab_size, const RowParameters& parameters, 
   if (parameters.num_logprobs >= 0) {
     if (scratch.raw.size() < static_cast<size_t>(vocab_size)) scratch.raw.resize(vocab_size);
     raw.values = scratch.raw.data();
-    log_softmax(row, raw);
+    log_softmax(row, look.largest, raw);
   }
-  modify(row, parameters);
-  const float most = largest(row);
+  if (modify(row, parameters)) look = look_at(row);
   result.status = kNothingLeft;
-  if (!std::isfinite(most)) return;
-  result.token = find(row, most);
+  if (!std::isfinite(look.largest)) return;
+  result.token = find(row, look.largest);
   if (result.token < 0) return;
   if (!parameters.is_greedy) {
-    scale(row, most, parameters.temperature);
+    scale(row, look.largest, parameters.temperature);
     result.token = draw_filtered(row, parameters, result.token);
   }
   if (raw.values) report(raw, parameters.num_logprobs, result);

@@ -1,6 +1,8 @@
 """The samplers of the CPU behind one face: torch, and C++ at every instruction level that this machine has."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -23,16 +25,20 @@ class Sample(Protocol):
 
 
 class Native:
-    """The C++ library of a level with a team of two threads. Skips the test where there is none."""
+    """The C++ library of a level with a team of threads. Skips the test where there is none."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, num_threads: int = 2) -> None:
         try:
             self.library = load_library(level).functions
         except BuildError as error:
             pytest.skip(str(error))
         native.declare(self.library)
         self.library.tokenbus_team_new.restype = ctypes.c_void_p
-        self.team = self.library.tokenbus_team_new(2)
+        self.team = self.library.tokenbus_team_new(num_threads)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self.library.tokenbus_team_delete(self.team)
 
     def __call__(self, logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
         copy = batch_of(logits, len(rows))
@@ -44,9 +50,17 @@ def sample_by_torch(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
     return cpu.sample(batch_of(logits, len(rows)), rows)
 
 
-def sampler(name: str) -> Sample:
+@contextmanager
+def sampler(name: str) -> Iterator[Sample]:
     """The sampler called "torch", or that of a level."""
-    return sample_by_torch if name == "torch" else Native(name)
+    if name == "torch":
+        yield sample_by_torch
+        return
+    one = Native(name)
+    try:
+        yield one
+    finally:
+        one.close()
 
 
 def batch_of(logits: NDArray[np.float32], num_rows: int) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Sampling: in torch and in C++ against the reference, and what must hold whatever the parameters."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,9 @@ VOCABULARY = 257
 
 
 @pytest.fixture(params=["torch", "avx2", "avx512"], scope="module")
-def sample(request: pytest.FixtureRequest) -> Sample:
-    return sampler(request.param)
+def sample(request: pytest.FixtureRequest) -> Iterator[Sample]:
+    with sampler(request.param) as one:
+        yield one
 
 
 @st.composite

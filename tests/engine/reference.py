@@ -66,7 +66,8 @@ class LogitsRecorder:
 
     def __init__(self, engine: CpuEngine) -> None:
         self.engine = engine
-        self.model, self.model_version, self.device = engine.model, engine.model_version, engine.device
+        self.model, self.model_version = engine.model, engine.model_version
+        self.device, self.kernels = engine.device, engine.kernels
         self.num_blocks, self.block_size = engine.num_blocks, engine.block_size
         self.max_model_len, self.vocab_size = engine.max_model_len, engine.vocab_size
         self.logits: list[Tensor] = []

@@ -1,5 +1,6 @@
 """The C++ engine against torch's: as close to float32 as torch's own bfloat16, and indifferent to the batch."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.options import EngineError
 from shared.messages.sampling import Sampling
 from shared.repository.stored_model import StoredModel
+from shared.repository.weights import iter_weights
 from tests.engine.conftest import store_tiny_model
 from tests.engine.driver import Driver, generate, greedy
 from tests.engine.options import Options
@@ -126,6 +128,28 @@ def test_draws_are_the_same_alone_and_batched_and_as_torch_draws_them(llama: Sto
         alone.run()
         assert (same.outputs, same.logprobs) == (sequence.outputs, sequence.logprobs)
         assert bool(sequence.logprobs[0]) == (sampling.logprobs is not None)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_among_equal_logits_the_lowest_id_wins_whoever_finds_it(llama: StoredModel, num_threads: int) -> None:
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in iter_weights(llama):
+            yield name, tensor[:96].repeat(4, 1) if name == "lm_head.weight" else tensor
+
+    before = torch.get_num_threads()
+    try:
+        engine = CpuEngine("tiny", "1", llama.config, weights(), options(LEVELS[-1], num_threads=num_threads))
+    finally:
+        torch.set_num_threads(before)
+    for prompt in PROMPTS:
+        recorder = LogitsRecorder(engine)
+        driver, plain = Driver(engine), Driver(recorder)
+        sequence, recorded = driver.add(prompt, greedy(4)), plain.add(prompt, greedy(4))
+        driver.run()
+        plain.run()
+        assert sequence.outputs == recorded.outputs
+        assert sequence.outputs == [int(row.numpy().argmax()) for rows in recorder.logits for row in rows]
+        assert max(sequence.outputs) < 96
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -21,6 +21,7 @@ from bench.processes import ProcessMeter
 
 NAME = "transformers"
 TORCH = "torch==2.13.0"  # the CPU build, as for vLLM
+TRANSFORMERS = "transformers==5.24.0"
 DRIVER = Path(__file__).parent / "drivers" / "generate_batch.py"
 ATTENTION = "sdpa"
 
@@ -29,7 +30,7 @@ def install(environment: Environment) -> None:
     """Raises BenchError."""
     environment.create()
     environment.install(TORCH)
-    environment.install("transformers", "accelerate")
+    environment.install(TRANSFORMERS, "accelerate")
     environment.finish()
 
 

@@ -168,7 +168,7 @@ class Generation:
     # ---- per delta
 
     def _on_delta(self, first_choice: int, delta: Delta, now: float) -> None:
-        """Called from the bus's read loop for every delta of every stream: the hot path of a gateway."""
+        """Called as a batch arrives, for every delta of every stream: the hot path of a gateway."""
         if self._error is not None:
             return
         if delta.end is not None or delta.error is not None:
@@ -177,15 +177,15 @@ class Generation:
                 self.fail(error)
                 return
         choice = first_choice + delta.choice
-        if self._gathering is not None:
+        if self._format is not None and self._held is None:
+            self._count(choice, delta, now)
+            self._exchange.write_event(self._format.event(choice, delta))
+        elif self._format is not None and self._held is not None:
+            self._held.append((choice, delta, now))
+            self._begun.set()
+        elif self._gathering is not None:
             self._count(choice, delta, now)
             self._gathering.on_delta(choice, delta)
-        elif self._format is not None:
-            if self._held is None:
-                self._exchange.write_event(self._event(self._format, choice, delta, now))
-            else:
-                self._held.append((choice, delta, now))
-                self._begun.set()
         if delta.end is not None:
             self._on_end(delta)
 
@@ -205,14 +205,14 @@ class Generation:
         num_tokens = delta.stop - delta.start
         if num_tokens == 0:
             return
-        self._metrics.num_generation_tokens += num_tokens
+        metrics, last_at = self._metrics, self._last_at[choice]
+        metrics.num_generation_tokens += num_tokens
         self._usage.num_completion_tokens += num_tokens
-        last_at = self._last_at[choice]
         if last_at:
-            self._metrics.inter_token_latency.observe(now - last_at)
+            metrics.inter_token_latency.observe(now - last_at)
         elif not self._first_at:
             self._first_at = now
-            self._metrics.time_to_first_token.observe(now - self._started_at)
+            metrics.time_to_first_token.observe(now - self._started_at)
         self._last_at[choice] = now
 
     def _count_success(self) -> None:

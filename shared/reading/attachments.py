@@ -134,8 +134,9 @@ class Attachments:
         has_gap = batch.number > (newest + 1 if batch.deltas else newest)
         source.number = batch.number
         fresh = []
+        streams = self._streams
         for delta in batch.deltas:
-            stream = self._streams.get(delta.attach)
+            stream = streams.get(delta.attach)
             if stream is not None and self._advance(stream, delta, batch.source, now):
                 fresh.append((stream, delta))
         if has_gap:
@@ -144,19 +145,19 @@ class Attachments:
 
     def _advance(self, stream: Stream, delta: Delta, source: str, now: float) -> bool:
         """Whether the delta continues what was read; the stream then stands behind it."""
-        choice = delta.choice
-        if not 0 <= choice < len(stream.positions) or stream.ended[choice]:
+        choice, positions = delta.choice, stream.positions
+        if not 0 <= choice < len(positions) or stream.ended[choice]:
             return False
         if len(delta.token_ids) % TOKEN_BYTES:
             return False  # no column of int32: not from a detokenizer of ours
-        position = stream.positions[choice]
-        if delta.start != position or delta.stop < delta.start:
-            if delta.start > position:
+        position, start, stop = positions[choice], delta.start, delta.stop
+        if start != position or stop < start:
+            if start > position:
                 self._attach_again([stream], now)
             return False
         if not stream.source:
             self._serve(stream, source, now)
-        stream.positions[choice] = delta.stop
+        positions[choice] = stop
         if delta.end is not None:
             stream.ended[choice] = True
             if stream.is_done:

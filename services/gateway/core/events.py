@@ -38,6 +38,7 @@ class EventFormat:
         self._return_token_ids = shape.return_token_ids
         self._is_plain = not (self._wants_logprobs or self._return_token_ids or self._continuous_usage)
         self._positions = list(positions)
+        self._is_single = len(self._positions) == 1
         self._num_choices_per_prompt = shape.n
         self.prompt_token_ids: Sequence[list[int] | None] = [None] * shape.num_prompts
         self._head: dict[str, Any] = {
@@ -71,8 +72,10 @@ class EventFormat:
 
     def event(self, choice: int, delta: Delta) -> bytes:
         """One delta, of a choice of the whole answer."""
-        self._positions[choice] = delta.stop
+        stop = self._positions[choice] = delta.stop
         if self._is_plain and delta.end is None:
+            if self._is_single:
+                return b"id: %d%b%b%b" % (stop, self._before[0], _encode(delta.text), self._after)
             return b"id: %b%b%b%b" % (self._event_id(), self._before[choice], _encode(delta.text), self._after)
         finish_reason = FINISH_REASONS.get(delta.end) if delta.end is not None else None
         logprobs = self._logprobs(delta) if self._wants_logprobs else None
@@ -87,7 +90,7 @@ class EventFormat:
         return b"data: %b\n\n%b" % (usage, DONE)
 
     def _event_id(self) -> bytes:
-        if len(self._positions) == 1:
+        if self._is_single:
             return b"%d" % self._positions[0]
         return "-".join(map(str, self._positions)).encode("ascii")
 

@@ -40,6 +40,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.connection: LimitedHttpProtocol = scope["extensions"][EXTENSION]  # type: ignore[assignment]
+        self.write_event = self.connection.write_chunk  # one or more whole events, straight to the transport
         self.request_id = choose_request_id(self._headers)
 
     def header(self, name: bytes) -> str | None:
@@ -88,10 +89,6 @@ class Exchange:
     async def start_events(self) -> None:
         """Begin an answer of server-sent events; then write_event, then end_events."""
         await self._start(200, SSE_HEADERS)
-
-    def write_event(self, event: bytes) -> None:
-        """One or more whole events, straight to the transport."""
-        self.connection.write_chunk(event)
 
     async def end_events(self, last: bytes) -> None:
         """The last events and the end of the answer."""

@@ -12,9 +12,9 @@ from bench.commands.frame import split
 from bench.errors import BenchError
 from bench.peers import ours, suites
 from bench.peers.environment import Environment, default_folder
-from bench.peers.report import markdown, new_report, save
+from bench.peers.report import PeersReport, markdown, new_report, save
 from bench.peers.suites import Suite
-from bench.peers.turns import measure_in_rounds
+from bench.peers.turns import Measurements, measure_in_rounds
 from deploy.node.limits import raise_file_limit
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
@@ -77,12 +77,17 @@ def _run(options: argparse.Namespace, node_options: Sequence[str]) -> int:
     raise_file_limit()
     suite = _suite(options, node_options)
     started_s = time.time()
-    found = measure_in_rounds(suite.candidates, suite.warm_plans, suite.plans, options.rounds, _say)
-    report = new_report(options.suite, suite, found, options.rounds, started_s)
+
+    def report_of(found: Measurements) -> PeersReport:
+        report = new_report(options.suite, suite, found, options.rounds, started_s)
+        if options.json:
+            save(report, options.json)
+        return report
+
+    found = measure_in_rounds(suite.candidates, suite.warm_plans, suite.plans, options.rounds, _say, report_of)
+    report = report_of(found)
     text = markdown(report)
     print("\n" + text, end="")
-    if options.json:
-        save(report, options.json)
     if options.markdown:
         options.markdown.write_text(text)
     return int(options.require and not report.is_met)

@@ -32,6 +32,7 @@ class ProcessGroups:
     """Running commands, each the leader of a process group of its own, so that no grandchild outlives them."""
 
     def __init__(self, commands: Sequence[Command], folder: Path) -> None:
+        self._commands = commands
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
         try:
@@ -50,7 +51,7 @@ class ProcessGroups:
         """Raises BenchError, with its last words, if one of them has ended."""
         for index, process in enumerate(self._running):
             if process.poll() is not None:
-                raise BenchError(f"{Path(str(process.args[0])).name} ended: {self.last_words(index)}")  # type: ignore[index]
+                raise BenchError(f"{Path(self._commands[index].words[0]).name} ended: {self.last_words(index)}")
 
     def last_words(self, index: int = 0) -> str:
         """The end of a command's output."""

@@ -25,8 +25,10 @@ def measure_in_rounds(
     plans: Callable[[int], Sequence[Plan]],
     num_rounds: int,
     say: Say,
+    keep: Callable[[Measurements], object] = lambda _: None,
 ) -> Measurements:
-    """plans: of a round, with prompts of its own, so that no prefix cache helps across rounds.
+    """plans: of a round, with prompts of its own, so that no prefix cache helps across rounds. keep: called after every
+    turn, so that a long run that is broken off leaves what it has.
 
     A candidate that cannot be started or fails is given up, with its reason; the others go on.
     """
@@ -41,6 +43,7 @@ def measure_in_rounds(
             except BenchError as error:
                 found.errors[candidate.name] = str(error)
                 say(f"  given up: {error}")
+            keep(found)
     return found
 
 

@@ -56,12 +56,20 @@ def test_processes_of_a_peer_are_all_watched_and_all_ended() -> None:
 def test_candidates_take_turns_with_plans_of_each_round() -> None:
     said: list[str] = []
     asked: list[int] = []
+    kept: list[int] = []
 
     def plans(index: int) -> Sequence[Plan]:
         asked.append(index)
         return [plan("W1", str(index)), plan("W2", str(index))]
 
-    found = measure_in_rounds([stand_in("ours"), stand_in("peer")], [plan("warm")], plans, 2, said.append)
+    found = measure_in_rounds(
+        [stand_in("ours"), stand_in("peer")],
+        [plan("warm")],
+        plans,
+        2,
+        said.append,
+        lambda found: kept.append(sum(map(len, found.rows.values()))),
+    )
     assert [line for line in said if line.startswith("round")] == [
         "round 1 of 2: ours",
         "round 1 of 2: peer",
@@ -69,6 +77,7 @@ def test_candidates_take_turns_with_plans_of_each_round() -> None:
         "round 2 of 2: peer",
     ]
     assert asked == [0, 0, 1, 1]
+    assert kept == [2, 4, 6, 8], "every turn is kept"
     assert found.errors == {}
     for rows in found.rows.values():
         assert [row.name for row in rows] == ["W1", "W2", "W1", "W2"]

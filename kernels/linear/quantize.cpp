@@ -6,20 +6,15 @@ namespace tokenbus {
 
 namespace {
 
-typedef uint8_t u8x16 __attribute__((vector_size(16)));
-typedef int16_t i16x16 __attribute__((vector_size(32)));
-
 constexpr bf16 kMagnitude = 0x7fff, kInfinity = 0x7f80;
 
 // Bits of the largest magnitude: magnitudes compare like their bits, infinity and NaN as the largest.
 template <int kGroup>
 inline bf16 largest_magnitude(const bf16* values) {
-  i16x16 largest = {};
-  for (int k = 0; k < kGroup; k += 16) {
-    const i16x16 magnitude = load<i16x16>(values + k) & kMagnitude;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  const __m128i eight = _mm_max_epi16(_mm256_castsi256_si128((__m256i)largest), _mm256_extracti128_si256((__m256i)largest, 1));
+  __m256i largest = _mm256_setzero_si256();
+  for (int k = 0; k < kGroup; k += 16)
+    largest = _mm256_max_epi16(largest, _mm256_and_si256(load<__m256i>(values + k), _mm256_set1_epi16(kMagnitude)));
+  const __m128i eight = _mm_max_epi16(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
   // The smallest of the complements, which is the one horizontal instruction there is.
   return static_cast<bf16>(~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1))), 0));
 }
@@ -36,12 +31,14 @@ inline CodeStep step_for(bf16 largest) {
   return {magnitude / 127.0f, 127.0f / magnitude};
 }
 
-constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: added, it leaves the nearest integer in the low bits
-constexpr int32_t kRounderBits = 0x4b400000;
+// Eight values times the inverse, to the nearest integers, ties to even.
+inline __m256i rounded(const bf16* values, __m256 inverse) {
+  const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>(values)), 16);
+  return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(bits), inverse));
+}
 
-inline int32_t sum_of_lanes(i32x16 value) {
-  __m256i half = _mm256_add_epi32(load<__m256i>(&value), load<__m256i>(reinterpret_cast<const char*>(&value) + 32));
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+inline int32_t sum_of_lanes(__m256i value) {
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 }
@@ -56,11 +53,13 @@ void quantize_groups(const bf16* row, int n_in, uint8_t* codes, float* scales, f
       sums[group] = 0.0f;
       continue;
     }
-    i32x16 sum = {};
+    const __m256 inverse = _mm256_set1_ps(step.inverse);
+    __m256i sum = _mm256_setzero_si256();
     for (int k = 0; k < kGroup; k += 16) {
-      const i32x16 sixteen = (i32x16)(load_bf16(row + k) * step.inverse + kRounder) - kRounderBits;
-      store(codes + k, __builtin_convertvector(sixteen, u8x16));
-      sum += sixteen;
+      const __m256i first = rounded(row + k, inverse), second = rounded(row + k + 8, inverse);
+      const __m256i sixteen = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xd8);
+      store(codes + k, _mm_packs_epi16(_mm256_castsi256_si128(sixteen), _mm256_extracti128_si256(sixteen, 1)));
+      sum = _mm256_add_epi32(sum, _mm256_add_epi32(first, second));
     }
     sums[group] = static_cast<float>(sum_of_lanes(sum));
   }

@@ -76,26 +76,6 @@ static inline f32x16 dot_bf16(f32x16 sum, i32x16 a, i32x16 b) {
 #endif
 }
 
-// sum + the dot product of four unsigned bytes of a with four signed bytes of b, exact.
-static inline i32x16 dot_u8s8(i32x16 sum, i32x16 a, i32x16 b) {
-#ifdef __AVX512VNNI__
-  return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#else
-  typedef int16_t i16x16 __attribute__((vector_size(32)));
-  i32x16 products;
-  for (int half = 0; half < 2; half++) {
-    i16x16 codes, weights;
-    memcpy(&codes, reinterpret_cast<const char*>(&a) + 32 * half, 32);
-    memcpy(&weights, reinterpret_cast<const char*>(&b) + 32 * half, 32);
-    const i16x16 even = codes & 0xff, odd = (i16x16)_mm256_srli_epi16((__m256i)codes, 8);
-    const __m256i both = _mm256_add_epi32(_mm256_madd_epi16((__m256i)even, (__m256i)((weights << 8) >> 8)),
-                                          _mm256_madd_epi16((__m256i)odd, (__m256i)(weights >> 8)));
-    memcpy(reinterpret_cast<char*>(&products) + 32 * half, &both, 32);
-  }
-  return sum + products;
-#endif
-}
-
 static inline f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 // The lanes added in pairs, the pairs in pairs, and so on: the same order on every machine.

@@ -45,7 +45,7 @@ struct FourBits {
     const uint8_t both = block[(input % 16 / 4 * kPanel + column) * 4 + input % 4];
     const Scale* scales = reinterpret_cast<const Scale*>(block + kCodeBytes) + column;
     const int code = input < 16 ? both & 15 : both >> 4;
-    return to_float(scales[0]) * code + to_float(scales[kPanel]);
+    return scale_of(scales[0]) * code + scale_of(scales[kPanel]);
   }
 };
 
@@ -68,7 +68,7 @@ struct EightBits {
 
   static inline float weight(const uint8_t* block, const uint8_t*, int column, int input) {
     const int code = block[(input / 4 * kPanel + column) * 4 + input % 4] - 128;
-    return code * to_float(reinterpret_cast<const Half*>(block + kCodeBytes)[column]);
+    return code * scale_of(reinterpret_cast<const Half*>(block + kCodeBytes)[column]);
   }
 };
 

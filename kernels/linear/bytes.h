@@ -13,8 +13,8 @@ struct Half {  // fp16
   uint16_t bits;
 };
 
-static inline float to_float(Half value) { return _cvtsh_ss(value.bits); }
-static inline float to_float(float value) { return value; }
+static inline float scale_of(Half value) { return _cvtsh_ss(value.bits); }
+static inline float scale_of(float value) { return value; }
 
 static inline Floats load_scales(const float* from) { return load<Floats>(from); }
 

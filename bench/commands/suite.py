@@ -27,7 +27,7 @@ def commands(folder: Path, num_rounds: int, plot: bool) -> list[list[str]]:
     measurements: dict[str, tuple[list[str], Sequence[str]]] = {
         "control-plane": (["control-plane", "--streams", "1", "16", "64", "256"], ()),
         "workloads": (["serve", "--workload", "W1", "W2", "W3", "--num-rounds", str(num_rounds)], NODE[:2]),
-        "saturation": (["saturation", "--start-rate", "1", "--rate-factor", "2", "--step-s", "8"], NODE),
+        "saturation": (["saturation", "--start-rate", "2", "--rate-factor", "1.5", "--step-s", "8"], NODE),
     }
     return [
         [

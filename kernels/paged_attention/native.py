@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.native.isa import Level
+from kernels.native.library import load_library
 from kernels.paged_attention.packed import check_packable
 
 
@@ -50,36 +52,34 @@ class _Layer(ctypes.Structure):
 
 
 class NativeAttention:
-    """Attention for one shape by a team of threads; its memory is kept from step to step.
-
-    team: address of a tokenbus::Team of num_threads. Call close() when done.
-    """
+    """Attention of one shape by a team of threads of its own; its memory is kept from step to step."""
 
     def __init__(
         self,
-        functions: ctypes.CDLL,
-        team: int,
-        num_threads: int,
         num_heads: int,
         num_kv_heads: int,
         head_dim: int,
         block_size: int,
-        scale: float,
         sliding_window: int | None = None,
+        level: Level | None = None,
+        num_threads: int = 1,
     ) -> None:
+        """Scores are scaled by head_dim ** -0.5. Raises ValueError for caches that cannot be packed, BuildError where
+        the library cannot be had."""
         check_packable(block_size, head_dim)
-        self._functions = functions
+        functions = self._functions = load_library(level).functions
         functions.tokenbus_attention_plan_new.restype = ctypes.c_void_p
-        self._team = ctypes.c_void_p(team)
+        self._team = ctypes.c_void_p(functions.tokenbus_team_new(num_threads))
+        self._plan = ctypes.c_void_p(functions.tokenbus_attention_plan_new())
         self._num_threads = num_threads
         cache = CacheShape(block_size, num_kv_heads, head_dim)
-        self._shape = AttentionShape(cache, num_heads, sliding_window or 0, scale)
-        self._plan = ctypes.c_void_p(functions.tokenbus_attention_plan_new())
+        self._shape = AttentionShape(cache, num_heads, sliding_window or 0, head_dim**-0.5)
         self._step: tuple[NDArray[np.int32], ...] = ()
 
-    def close(self) -> None:
-        """Frees the plan."""
-        self._functions.tokenbus_attention_plan_delete(self._plan)
+    def __del__(self) -> None:
+        if hasattr(self, "_plan"):
+            self._functions.tokenbus_attention_plan_delete(self._plan)
+            self._functions.tokenbus_team_delete(self._team)
 
     def plan(
         self, cu_seqlens_q: NDArray[np.int32], context_lens: NDArray[np.int32], block_tables: NDArray[np.int32]

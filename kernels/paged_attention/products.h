@@ -2,13 +2,15 @@
 //
 // Both keep a block of sums in registers while packed tiles pass by: each register of keys or values is used for all
 // rows, each broadcast pair of a query or of weights for several registers. A sum's order is by head element or by
-// position alone, however wide the block is. While a tile is used, the one that comes next is fetched into the cache:
-// tiles are small and lie anywhere in memory, so the processor does not foresee them.
+// position alone, however wide the block is. While a tile is used, a later one is fetched into the cache: tiles are small
+// and lie anywhere in memory, so the processor does not foresee them.
 #pragma once
 #include "kernels/paged_attention/attention.h"
 #include "kernels/paged_attention/row_state.h"
 
 namespace tokenbus {
+
+constexpr int kTilesAhead = 4;  // how much later; 2 to 16 were tried
 
 // One thread's memory for the rows and the part that it is busy with.
 struct AttentionScratch {
@@ -26,7 +28,7 @@ struct PartRows {
   int common_begin, common_end;            // what all rows see
   int seen_end;                            // no row sees this or what follows
   // The tiles in the order of their use: keys, values, and the first keys of the next part.
-  const bf16* stream[2 * kPartTiles + 4];
+  const bf16* stream[2 * kPartTiles + kTilesAhead];
 
   int num_tiles() const { return last_tile - first_tile; }
 };
@@ -55,7 +57,7 @@ static inline void score_some(const PartRows& part, int index, int head_dim, Att
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; tile++) {
       key[tile] = load<i32x16>(keys[tile] + d * kTileTokens);
-      __builtin_prefetch(keys[tile + kTiles] + d * kTileTokens);
+      __builtin_prefetch(keys[tile + kTilesAhead] + d * kTileTokens);
     }
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; row++) {
@@ -112,7 +114,7 @@ static inline void sum_some_values(const PartRows& part, int d, int head_dim, co
     const int position = (part.first_tile + index) * kTileTokens;
     const int left = part.seen_end - position, num_pairs = left < kTileTokens ? left / 2 : kTileTokens / 2;
     const bf16* from = tiles[index] + 2 * d;
-    const bf16* next = tiles[index + 1] + 2 * d;
+    const bf16* next = tiles[index + kTilesAhead] + 2 * d;
     for (int pair = 0; pair < num_pairs; pair++) {
 #pragma GCC unroll 8
       for (int column = 0; column < kColumns; column++) {

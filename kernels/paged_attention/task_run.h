@@ -54,7 +54,7 @@ class TaskRun {
   // Where the part's tiles are, and the next part's first ones.
   void find_tiles(int part) {
     const int first = part * kPartTokens;
-    const int last = std::min(last_part_ * kPartTokens, context_len_), count = kPartTiles + 4;
+    const int last = std::min(last_part_ * kPartTokens, context_len_), count = kPartTiles + kTilesAhead;
     int block = first / shape_.cache.block_size, offset = first % shape_.cache.block_size;
     size_t element = 0;
     for (int tile = 0; tile < count; tile++) {
@@ -84,7 +84,7 @@ class TaskRun {
     const bf16** stream = rows_.stream;
     for (int tile = rows_.first_tile; tile < rows_.last_tile; tile++) *stream++ = layer_.key_cache + tiles_[tile];
     for (int tile = rows_.first_tile; tile < rows_.last_tile; tile++) *stream++ = layer_.value_cache + tiles_[tile];
-    for (int tile = kPartTiles; tile < kPartTiles + 4; tile++) *stream++ = layer_.key_cache + tiles_[tile];
+    for (int tile = kPartTiles; tile < kPartTiles + kTilesAhead; tile++) *stream++ = layer_.key_cache + tiles_[tile];
     return true;
   }
 
@@ -97,7 +97,7 @@ class TaskRun {
   const int32_t* table_;
   int context_len_, first_position_;
   int64_t first_token_;
-  size_t tiles_[kPartTiles + 4];
+  size_t tiles_[kPartTiles + kTilesAhead];
   PartRows rows_;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/linear/panel.h"
 
 #include "kernels/linear/bf16.h"
+#include "kernels/linear/bf16_amx.h"
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/int8.h"
 
@@ -11,8 +12,12 @@ void compute_panel(const Linear& linear, const Rows& rows, int first_row, int la
     store(sums + (row - first_row) * kPanel, first);
     store(sums + (row - first_row) * kPanel + 16, second);
   };
+#ifdef TOKENBUS_TILES
+  if (linear.encoding == kBf16 && tiles_allowed())
+    return bf16_tiles(linear, rows, first_row, last_row, panel, sums);
+#endif
   switch (linear.encoding) {
-    case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, keep);
+    case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, sums);
     case kInt8: return int8_panel(linear, rows, first_row, last_row, panel, keep);
     case kQ4: return q4_panel(linear, rows, first_row, last_row, panel, keep);
     case kQ8: return q8_panel(linear, rows, first_row, last_row, panel, keep);

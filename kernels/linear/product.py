@@ -27,10 +27,10 @@ class QuantizedRows:
 
 
 class Products:
-    """Products by a team of threads of its own. Raises BuildError where the library cannot be had."""
+    """Products by a team of threads of its own. level, defines: see load_library, whose BuildError it raises."""
 
-    def __init__(self, level: Level | None = None, num_threads: int = 1) -> None:
-        self._functions = load_library(level).functions
+    def __init__(self, level: Level | None = None, num_threads: int = 1, defines: tuple[str, ...] = ()) -> None:
+        self._functions = load_library(level, defines).functions
         self._team = ctypes.c_void_p(self._functions.tokenbus_team_new(num_threads))
 
     def __del__(self) -> None:

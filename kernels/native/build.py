@@ -27,12 +27,15 @@ class BuildError(Exception):
     """The library cannot be built here; the message says why."""
 
 
-def library_file(level: Level, cache_dir: Path | None = None) -> Path:
-    """The library for this level, built if it is not there yet (seconds). Raises BuildError."""
+def library_file(level: Level, cache_dir: Path | None = None, defines: tuple[str, ...] = ()) -> Path:
+    """The library for this level, built if it is not there yet (seconds). Raises BuildError.
+
+    defines: macros (NAME=VALUE) of builds for tests.
+    """
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler:
         raise BuildError("no C++ compiler: g++ is not on the PATH")
-    flags = [*_FLAGS, *_WARNINGS, *COMPILER_FLAGS[level], f"-I{SOURCES.parent}"]
+    flags = [*_FLAGS, *_WARNINGS, *COMPILER_FLAGS[level], *(f"-D{macro}" for macro in defines), f"-I{SOURCES.parent}"]
     folder = (cache_dir or default_cache_dir()) / f"{level}-{_fingerprint(compiler, flags)}"
     library = folder / LIBRARY
     if library.exists():

@@ -30,10 +30,10 @@ class Library:
 
 
 @cache
-def load_library(level: Level | None = None) -> Library:
+def load_library(level: Level | None = None, defines: tuple[str, ...] = ()) -> Library:
     """The library for a level, the processor's highest one by default; built first where it is not there yet.
 
-    Raises BuildError where there is none to be had.
+    defines: macros (NAME=VALUE) of builds for tests. Raises BuildError where there is none to be had.
     """
     levels = levels_of(cpu_flags())
     if not levels:
@@ -41,7 +41,7 @@ def load_library(level: Level | None = None) -> Library:
     level = level or levels[-1]
     if level not in levels:
         raise BuildError(f"the processor has no {level}, only {', '.join(levels)}")
-    functions = _open(library_file(level))
+    functions = _open(library_file(level, defines=defines))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments

@@ -1,5 +1,7 @@
 #include "kernels/native/team.h"
 
+#include "kernels/native/amx.h"
+
 namespace tokenbus {
 
 Team::Team(int num_threads) : size_(num_threads) {
@@ -18,6 +20,7 @@ void Team::run(const std::function<void(int)>& work) {
   run_.fetch_add(1, std::memory_order_release);
   run_.notify_all();
   work(0);
+  release_tiles();
   barrier();  // after this nobody uses work any more
 }
 
@@ -26,6 +29,7 @@ void Team::work_until_closed(int member) {
     run_.wait(seen, std::memory_order_acquire);
     if (closing_) return;
     (*work_)(member);
+    release_tiles();
     barrier();
   }
 }

@@ -1,13 +1,21 @@
-"""What tests of the C++ products share: the levels that this machine has, and inputs."""
+"""What tests of the C++ products share: the levels that this machine has, and inputs.
+
+Level EMULATED_AMX is there on every machine: the tile kernels on an emulation of the instructions.
+"""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.linear.product import Products
-from kernels.native.isa import cpu_flags, levels_of
+from kernels.native.isa import Level, cpu_flags, levels_of
 
-LEVELS = levels_of(cpu_flags())
+EMULATED_AMX = "emulated amx"
+
+_OF_THE_PROCESSOR = levels_of(cpu_flags())
+_BUILDS: dict[str, tuple[Level, tuple[str, ...]]] = {level: (level, ()) for level in _OF_THE_PROCESSOR}
+_BUILDS |= {EMULATED_AMX: (level, ("TOKENBUS_EMULATE_AMX=1",)) for level in _OF_THE_PROCESSOR[-1:]}
+LEVELS = list(_BUILDS)
 
 _PRODUCTS: dict[str, Products] = {}
 
@@ -15,7 +23,8 @@ _PRODUCTS: dict[str, Products] = {}
 def products(level: str) -> Products:
     """Products of two threads at this level, made once."""
     if level not in _PRODUCTS:
-        _PRODUCTS[level] = Products(next(known for known in LEVELS if known == level), num_threads=2)
+        instructions, defines = _BUILDS[level]
+        _PRODUCTS[level] = Products(instructions, num_threads=2, defines=defines)
     return _PRODUCTS[level]
 
 

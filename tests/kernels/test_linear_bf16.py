@@ -1,0 +1,83 @@
+"""bfloat16 products at every level: against float64, the same alone and in a batch, NaN where it belongs."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernels.linear.packing import pack_bf16
+from tests.kernels.products import LEVELS, assert_rows_close, products, random_values
+
+pytestmark = pytest.mark.parametrize("level", LEVELS)
+
+EPSILON = 2.0**-24
+
+
+def random_weights(n_out: int, n_in: int, seed: int) -> torch.Tensor:
+    """bfloat16."""
+    values = np.random.default_rng(seed).standard_normal((n_out, n_in))
+    return torch.from_numpy(values.astype(np.float32)).bfloat16()
+
+
+def rounding(values: torch.Tensor, weights: torch.Tensor) -> float:
+    """What float32 sums may be off, as a share of the largest result: an error of each addition, which add up like a
+    random walk, on the scale of the sums of magnitudes. Twice six of its standard deviations."""
+    magnitudes = values.double().abs() @ weights.double().abs().T
+    results = (values.double() @ weights.double().T).abs().amax(dim=1)
+    return 12 * EPSILON * math.sqrt(values.shape[1]) * float((magnitudes.amax(dim=1) / results).amax())
+
+
+# Rows: up to beyond two tasks of 64, so that blocks of every size, whole and partial tiles and their overlaps are met.
+# Inputs: beyond a chunk of AVX2, and multiples of nothing but two.
+@settings(max_examples=60, deadline=None)
+@given(
+    n_out=st.integers(1, 100),
+    pairs=st.integers(1, 300),
+    rows=st.integers(1, 140),
+    seed=st.integers(0, 99),
+    bias=st.booleans(),
+)
+@example(n_out=32, pairs=16, rows=16, seed=0, bias=False)
+@example(n_out=64, pairs=32, rows=32, seed=0, bias=False)
+@example(n_out=33, pairs=129, rows=17, seed=0, bias=True)
+@example(n_out=31, pairs=15, rows=33, seed=0, bias=True)
+def test_sums_are_those_of_float64(level: str, n_out: int, pairs: int, rows: int, seed: int, bias: bool) -> None:
+    values, weights = random_values(rows, 2 * pairs, seed), random_weights(n_out, 2 * pairs, seed)
+    expected = values.double() @ weights.double().T
+    tolerance = rounding(values, weights)
+    added = torch.linspace(-1, 1, n_out) if bias else None
+    if added is not None:
+        expected += added.double()
+        tolerance += float((values.double() @ weights.double().T).abs().amax() + 1) * EPSILON
+    actual = products(level).multiply(pack_bf16(weights, added), values)
+    assert_rows_close(actual, expected, tolerance)
+
+
+@pytest.mark.parametrize("n_in", [64, 70, 576])
+def test_every_number_of_rows_gives_a_row_the_same_sums(level: str, n_in: int) -> None:
+    packed, values = pack_bf16(random_weights(40, n_in, 1)), random_values(70, n_in, 1)
+    alone = torch.cat([products(level).multiply(packed, values[row : row + 1]) for row in range(len(values))])
+    for rows in range(2, len(values) + 1):
+        assert torch.equal(products(level).multiply(packed, values[:rows]), alone[:rows])
+
+
+def test_only_rows_and_columns_with_nan_get_nan(level: str) -> None:
+    values, weights = random_values(40, 96, 2), random_weights(70, 96, 2)
+    values[7, 95], weights[33, 0] = math.nan, math.inf
+    result = products(level).multiply(pack_bf16(weights), values)
+    finite = torch.ones(40, 70, dtype=torch.bool)
+    finite[7], finite[:, 33] = False, False
+    assert torch.equal(result.isfinite(), finite)
+    assert result[7].isnan().all()
+
+
+def test_exact_where_sums_are_small_integers(level: str) -> None:
+    generator = np.random.default_rng(3)
+    values = torch.from_numpy(generator.integers(-8, 9, (37, 130)).astype(np.float32)).bfloat16()
+    weights = torch.from_numpy(generator.integers(-8, 9, (65, 130)).astype(np.float32)).bfloat16()
+    assert torch.equal(
+        products(level).multiply(pack_bf16(weights), values).double(), values.double() @ weights.double().T
+    )

@@ -53,8 +53,9 @@ async def _run(target: Target, plan: Plan, requests: Sequence[bytes], limit_s: f
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         if turns is None:
-            outcome.begun_s = due_s
-            outcome.late_s = time.perf_counter() - zero_s - due_s
+            now_s = time.perf_counter() - zero_s
+            outcome.begun_s = min(due_s, now_s)  # the loop's timers may be early by a millisecond
+            outcome.late_s = max(0.0, now_s - due_s)
             await ask(target.address, requests[index], outcome, zero_s, limit_s)
             return
         async with turns:

@@ -101,8 +101,8 @@ def test_a_load_is_summarized_with_the_cost_of_its_processes(server: StandInServ
 
 def test_an_open_loop_sends_when_requests_are_due(server: StandInServer) -> None:
     result = run_load(target(server), plan(4, None, due_s=0.05))
-    assert result.seconds >= 0.15
-    assert [outcome.begun_s for outcome in result.outcomes] == pytest.approx([0, 0.05, 0.1, 0.15])
+    assert result.seconds >= 0.148
+    assert [outcome.begun_s for outcome in result.outcomes] == pytest.approx([0, 0.05, 0.1, 0.15], abs=0.002)
     assert all(outcome.late_s >= 0 for outcome in result.outcomes)
 
 

@@ -27,7 +27,7 @@ class TokenizerConfig(QueueOptions, kw_only=True, frozen=True):
     ] = None
     max_concurrent_requests: Annotated[
         int, msgspec.Meta(description="requests in this process at once beyond which requests get 503", ge=1)
-    ] = 1024
+    ] = 4096
     num_encoding_threads: Annotated[int, msgspec.Meta(description="threads that encode long prompts", ge=1, le=256)] = 2
     inline_bytes: Annotated[
         int, msgspec.Meta(description="requests up to this size are encoded on the event loop itself", ge=0)

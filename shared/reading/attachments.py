@@ -168,9 +168,11 @@ class Attachments:
 
     def tick(self, now: float) -> None:
         """Call some ten times a second: repeats unanswered attaches and leaves silent detokenizers."""
-        if now - self._ticked_at > PAUSE_S:
-            for source in self._sources.values():  # this process itself stood still: nobody else is to blame
+        if now - self._ticked_at > PAUSE_S:  # this process itself stood still: nobody else is to blame
+            for source in self._sources.values():
                 source.heard_at = now
+            for stream in self._asking.values():
+                stream.asked_at = now
         self._ticked_at = now
         for stream in list(self._asking.values()):
             if now - stream.asked_at >= _patience_s(stream.num_unanswered):

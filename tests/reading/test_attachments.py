@@ -139,6 +139,18 @@ def test_a_pause_of_this_process_is_not_silence() -> None:
     assert reading.sent() == []
 
 
+def test_a_pause_of_this_process_is_no_reason_to_ask_again() -> None:
+    """Thousands of requests at once keep a gateway busy for longer than an answer is waited for; asking anew for all of
+    them would make the answers that wait in its socket void."""
+    reading = Reading()
+    assert reading.asked() == [""]
+    reading.now += 2.0
+    reading.attachments.tick(reading.now)
+    assert reading.asked() == []
+    reading.attachments.on_attached(1, "d1", reading.now)
+    assert reading.batch(1, reading.delta(0, 1)) == [(0, 0, 1)]
+
+
 def test_rule_15_straight_to_one_heard_of_lately() -> None:
     reading = Reading()
     reading.sent()

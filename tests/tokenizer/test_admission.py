@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.tokenizer.config import TokenizerConfig
 from services.tokenizer.core.admission import ShardView
 from shared.messages.control import LeaderHeartbeat, ShardLoad
 from shared.queue_limits import QueueLimits
@@ -94,3 +95,9 @@ def test_a_lack_of_workers_is_borne_for_a_while() -> None:
     assert refusal is not None and refusal.code == "no_worker"
     view.on_heartbeat(heartbeat(), 6.2)
     assert view.refusal(6.2, **LIMITS) is None
+
+
+def test_rule_13_as_many_may_come_at_once_as_may_wait() -> None:
+    """Else a burst that the queue has room for would be refused on its way there."""
+    config = TokenizerConfig()
+    assert config.max_concurrent_requests >= config.max_num_queued_reqs

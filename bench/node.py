@@ -50,8 +50,8 @@ class Node:
             self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             self._wait_ready()
-        except BaseException:
-            self._stop()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         self.model = json.loads(self._get("/v1/models"))["data"][0]["id"]
         return self

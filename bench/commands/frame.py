@@ -10,6 +10,7 @@ from bench.options import ResultOptions
 from bench.report.publish import check_wishes
 from bench.report.results import Results, new_results
 from bench.session import pairs
+from bench.stopping import stopped_by_sigterm
 from shared.config import ConfigError, build, fail, make_parser, read_options
 
 Options = TypeVar("Options", bound=ResultOptions)
@@ -31,7 +32,8 @@ def run(
         fail(prog, str(error))
     try:
         check_wishes(options)
-        return command(options, node_options)
+        with stopped_by_sigterm():
+            return command(options, node_options)
     except BenchError as error:
         sys.stderr.write(f"{prog}: {error}\n")
     except OSError as error:

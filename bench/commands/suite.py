@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.stopping import stopped_by_sigterm
+
 PROG = "tokenbus bench suite"
 DESCRIPTION = "Measure the control plane, W1 to W3 and W4 on this machine, and write the results as JSON."
 NODE = ("--max-num-seqs", "16", "--max-num-queued-reqs", "16")
@@ -18,8 +20,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of W1 to W3; default: %(default)s")
     parser.add_argument("--plot", action="store_true", help="also draw each; needs the extra `bench`")
     options = parser.parse_args(argv)
-    statuses = [_run(words) for words in commands(Path(options.result_dir), options.rounds, options.plot)]
-    return max(statuses)
+    try:
+        with stopped_by_sigterm():
+            return max([_run(words) for words in commands(Path(options.result_dir), options.rounds, options.plot)])
+    except KeyboardInterrupt:
+        return 130
 
 
 def commands(folder: Path, num_rounds: int, plot: bool) -> list[list[str]]:
@@ -44,4 +49,10 @@ def _run(words: Sequence[str]) -> int:
     """In a process of its own, so that no measurement inherits memory or threads of the one before."""
     command = [str(Path(sys.executable).parent / "tokenbus"), "bench", *words]
     print("$ " + " ".join(["tokenbus", "bench", *words]), flush=True)
-    return subprocess.run(command, check=False).returncode
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()  # until it has stopped its node
+            raise

@@ -2,9 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench import command
@@ -14,6 +18,8 @@ from deploy.cli import main as cli
 from tests.bench.stand_in import StandInServer, stand_in
 from tests.nodes import RunningNode
 from tests.tiny_models import make_tiny_tokenizer
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -164,3 +170,20 @@ def test_the_suite_is_made_of_commands_that_exist() -> None:
         own, node = split(words)
         assert "--plot" in own
         assert "--plot" not in node
+
+
+@pytest.mark.parametrize("words", [["suite", "--result-dir", "x"], ["control-plane", "--streams", "1"]])
+def test_sigterm_leaves_no_node_behind(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.cli.main", "bench", *words]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (pids := list(tmp_path.glob("tokenbus-bench-*/pids/worker-0.pid"))):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        worker = int(pids[0].read_text())
+        process.terminate()
+        assert process.wait(60) == 130
+    assert not psutil.pid_exists(worker)
+    assert not list(tmp_path.glob("tokenbus-bench-*"))

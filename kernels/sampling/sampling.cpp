@@ -126,26 +126,13 @@ int draw(const Row& row, const Philox& philox, const Place& place, int likeliest
   return best;
 }
 
-// The fewest likeliest tokens before a place that hold top_p of the mass there.
-class Nucleus {
- public:
-  Nucleus(const Row& row, const Place& end, double top_p) : row_(row), end_(end), top_p_(top_p) {}
-
-  // Whether the tokens before this one hold less than top_p.
-  bool has(const Place& token) {
-    if (mass_ == 0) mass_ = mass_before<lanes::Floats>(row_, end_);
-    const double share = mass_before<lanes::Floats>(row_, token) / mass_;
-    constexpr double kDoubt = 1e-5;  // more than the error of single precision
-    if (std::abs(share - top_p_) > kDoubt) return share < top_p_;
-    return mass_before<lanes::Doubles>(row_, token) / mass_before<lanes::Doubles>(row_, end_) < top_p_;
-  }
-
- private:
-  const Row& row_;
-  const Place end_;
-  const double top_p_;
-  double mass_ = 0;
-};
+// Whether the tokens before this one hold less than top_p of the mass of all before `end`.
+bool in_nucleus(const Row& row, const Place& end, const Place& token, double top_p) {
+  constexpr double kDoubt = 1e-5;  // more than the error of single precision
+  Masses mass = masses<lanes::Floats>(row, end, token);
+  if (std::abs(mass.before - top_p * mass.all) <= kDoubt * mass.all) mass = masses<lanes::Doubles>(row, end, token);
+  return mass.before < top_p * mass.all;
+}
 
 // Draws from logits / temperature, of which the largest, that of `likeliest`, is 0.
 //
@@ -155,14 +142,13 @@ int draw_filtered(const Row& row, const RowParameters& parameters, int likeliest
   float least = std::max(parameters.least, std::numeric_limits<float>::lowest());
   if (0 < parameters.top_k && parameters.top_k < row.size) least = std::max(least, kth_largest(row, parameters.top_k));
   const Philox philox(parameters.seed_low, parameters.seed_high, static_cast<uint32_t>(parameters.position));
-  Place end{least, INT_MAX};
+  const Place end{least, INT_MAX};
   int token = draw(row, philox, end, likeliest);
   if (parameters.top_p >= 1) return token;
-  Nucleus nucleus(row, end, parameters.top_p);
   while (token != likeliest) {
-    end = {row.values[token], token};
-    if (nucleus.has(end)) break;
-    token = draw(row, philox, end, likeliest);
+    const Place place{row.values[token], token};
+    if (in_nucleus(row, end, place, parameters.top_p)) break;
+    token = draw(row, philox, place, likeliest);
   }
   return token;
 }
@@ -172,7 +158,8 @@ void log_softmax(const Row& row, float most, const Row& raw) {
   for_each_register(row, most, [&](lanes::Floats values, int first) {
     lanes::store_some(raw.values + first, values - most, row.size - first);
   });
-  const float log_mass = static_cast<float>(std::log(mass_before<lanes::Floats>(raw, {-lanes::kInfinity, INT_MAX})));
+  const Place everything{-lanes::kInfinity, INT_MAX};
+  const float log_mass = static_cast<float>(std::log(masses<lanes::Floats>(raw, everything, everything).all));
   for_each_register(raw, 0, [&](lanes::Floats values, int first) {
     lanes::store_some(raw.values + first, values - log_mass, row.size - first);
   });

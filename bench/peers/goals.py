@@ -42,7 +42,7 @@ CONTROL_PLANE = (
     Goal("256 streams", "tokenbus", "dynamo", CPU, 1.0),
     Goal("64 streams", "tokenbus", "", CPU, 46.0),
     Goal("256 streams", "tokenbus", "", CPU, 35.0),
-    Goal("1 streams", "tokenbus", "", TTFT_P50, 20.0),
+    Goal("1 stream", "tokenbus", "", TTFT_P50, 20.0),
     Goal("256 streams", "tokenbus", "", THROUGHPUT, 15900.0, 23900.0),
 )
 

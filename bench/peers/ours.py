@@ -49,7 +49,6 @@ def engine(variant: str, model: str, more: Sequence[str] = ()) -> Ours:
     return Ours(f"tokenbus {variant}", [*ENGINE, *VARIANTS[variant], "--model", model, *more])
 
 
-def fake(endpoint: str, more: Sequence[str] = ()) -> Ours:
-    """The control plane alone: an engine that answers after 5 ms a step. Text in, so that it tokenizes."""
-    words = ["--engine", "fake", "--fake-step-ms", "5", "--max-num-seqs", "256", *more]
-    return Ours("tokenbus", words, endpoint, "text")
+def fake(endpoint: str, options: Sequence[str]) -> Ours:
+    """The control plane alone, with an engine that makes tokens up. Text in, so that it tokenizes."""
+    return Ours("tokenbus", options, endpoint, "text")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import workloads
-from bench.commands.control_plane import ControlPlaneOptions, streams_plan
+from bench.commands.control_plane import ControlPlaneOptions, fake_engine, streams_plan
 from bench.core.plan import Plan
 from bench.errors import BenchError
 from bench.peers import dynamo, generate_batch, goals, llama_cpp, ours, vllm
@@ -79,7 +79,8 @@ def control_plane_suite(root: Path, model: StoredModel, is_chat: bool, node_opti
     environment.require()
     endpoint = CHAT if is_chat else COMPLETIONS
     theirs = dynamo.make(environment, hugging_face_folder(root, model), endpoint)
-    mine = ours.fake(endpoint, ["--model", model.name, *node_options])
+    words = [*fake_engine(ControlPlaneOptions(), STREAMS), "--model", model.name, *node_options]
+    mine = ours.fake(endpoint, words)
     prompts = PromptMaker.find(model.name)
     return Suite(
         [mine, theirs],

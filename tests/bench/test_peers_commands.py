@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import workloads
+from bench.commands.control_plane import ControlPlaneOptions, streams_plan
 from bench.core.plan import Plan, PlannedRequest, Prompt
 from bench.errors import BenchError
 from bench.peers import dynamo, generate_batch, llama_cpp, ours, suites, vllm
@@ -14,6 +16,7 @@ from bench.peers.__main__ import main
 from bench.peers.environment import Environment, without
 from bench.peers.goals import CONTROL_PLANE, ENGINE
 from bench.peers.processes import Command
+from bench.prompts import PromptMaker
 
 
 @pytest.fixture
@@ -176,13 +179,15 @@ def test_ours_names_its_variant_and_its_options() -> None:
     assert mine.describe().commands[0].endswith("--block-size 32")
 
 
-def test_goals_are_about_candidates_that_exist() -> None:
+def test_goals_are_about_candidates_and_plans_that_exist(prompts: PromptMaker) -> None:
     mine = {f"tokenbus {variant}" for variant in ours.VARIANTS}
     theirs = {*suites.ENGINE_PEERS, llama_cpp.BENCH_NAME}
     for goal in ENGINE:
         assert goal.ours in mine
         assert set(goal.peer.split(" or ")) <= theirs
-    assert {goal.plan for goal in CONTROL_PLANE} <= {f"{num} streams" for num in suites.STREAMS}
+    assert {goal.plan for goal in ENGINE} <= set(workloads.NAMES)
+    plans = {streams_plan(ControlPlaneOptions(input_len=2), num, prompts).name for num in suites.STREAMS}
+    assert {goal.plan for goal in CONTROL_PLANE} <= plans
     assert {goal.peer for goal in CONTROL_PLANE} == {"", dynamo.NAME}
 
 

@@ -4,6 +4,7 @@
 #include "kernels/linear/bf16_amx.h"
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/int8.h"
+#include "kernels/linear/int8_amx.h"
 
 namespace tokenbus {
 
@@ -13,8 +14,11 @@ void compute_panel(const Linear& linear, const Rows& rows, int first_row, int la
     store(sums + (row - first_row) * kPanel + 16, second);
   };
 #ifdef TOKENBUS_TILES
-  if (linear.encoding == kBf16 && tiles_allowed())
-    return bf16_tiles(linear, rows, first_row, last_row, panel, sums);
+  if (tiles_allowed()) {
+    if (linear.encoding == kBf16) return bf16_tiles(linear, rows, first_row, last_row, panel, sums);
+    if (linear.encoding == kInt8 && last_row - first_row >= kInt8TileRows)
+      return int8_tiles(linear, rows, first_row, last_row, panel, sums);
+  }
 #endif
   switch (linear.encoding) {
     case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, sums);

@@ -11,11 +11,11 @@ namespace tokenbus {
 
 namespace {
 
-// Memory for quantised rows.
+// Memory for quantised rows of num_values in all.
 struct QuantizedRows {
-  QuantizedRows(const Linear& linear, const bf16* values, int num_rows)
-      : codes(static_cast<size_t>(num_rows) * linear.n_in),
-        scales(codes.size() / kBlock),
+  QuantizedRows(const bf16* values, size_t num_values)
+      : codes(num_values),
+        scales(num_values / kBlock),
         sums(scales.size()),
         rows{values, codes.data(), scales.data(), sums.data()} {}
 
@@ -24,36 +24,40 @@ struct QuantizedRows {
   Rows rows;
 };
 
-}  // namespace
-
-static void multiply(Team& team, const Linear& linear, const bf16* values, int num_rows, float* out) {
-  const QuantizedRows memory(linear, values, num_rows);
-  const Rows& rows = memory.rows;
+// By every member of a team's run.
+void multiply(Team& team, const Linear& linear, const Rows& rows, int num_rows, float* out) {
   const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
-  team.run([&](int) {
-    team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
-    team.share(linear.panels() * chunks, [&](int task) {
-      const int panel = task / chunks, chunk = task % chunks, column = panel * kPanel;
-      const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
-      const int count = std::min(kPanel, linear.n_out - column);
-      alignas(64) float sums[kTaskRows * kPanel];
-      compute_panel(linear, rows, first, last, panel, sums);
-      for (int row = first; row < last; row++)
-        for (int lane = 0; lane < count; lane++)
-          out[static_cast<size_t>(row) * linear.n_out + column + lane] =
-              sums[(row - first) * kPanel + lane] + (linear.bias == nullptr ? 0.0f : linear.bias[column + lane]);
-    });
+  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
+  team.share(linear.panels() * chunks, [&](int task) {
+    const int panel = task / chunks, chunk = task % chunks, column = panel * kPanel;
+    const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
+    const int count = std::min(kPanel, linear.n_out - column);
+    alignas(64) float sums[kTaskRows * kPanel], bias[kPanel] = {};
+    if (linear.bias != nullptr) memcpy(bias, linear.bias + column, sizeof bias);
+    compute_panel(linear, rows, first, last, panel, sums);
+    for (int row = first; row < last; row++)
+      for (int lane = 0; lane < count; lane++)
+        out[static_cast<size_t>(row) * linear.n_out + column + lane] = sums[(row - first) * kPanel + lane] + bias[lane];
   });
 }
+
+}  // namespace
 
 }  // namespace tokenbus
 
 extern "C" {
 
-// values: bfloat16 [num_rows][n_in]. out: float32 [num_rows][n_out], bias included.
-void tokenbus_linear(tokenbus::Team* team, const tokenbus::Linear* linear, const bf16* values, int num_rows,
-                     float* out) {
-  tokenbus::multiply(*team, *linear, values, num_rows, out);
+// Products one after the other. values: bfloat16 [num_rows][n_in]. out: float32 [num_rows][n_out], bias included; of
+// several products, each overwrites the one before.
+void tokenbus_linear(tokenbus::Team* team, const tokenbus::Linear* linears, int num_linears, const bf16* values,
+                     int num_rows, float* out) {
+  int n_in = 0;
+  for (int index = 0; index < num_linears; index++) n_in = std::max(n_in, linears[index].n_in);
+  const tokenbus::QuantizedRows memory(values, static_cast<size_t>(num_rows) * n_in);
+  team->run([&](int) {
+    for (int index = 0; index < num_linears; index++)
+      tokenbus::multiply(*team, linears[index], memory.rows, num_rows, out);
+  });
 }
 
 // The input of tokenbus_linear as its encoding reads it: codes [num_rows][n_in], scales and sums [num_rows][groups].

@@ -4,12 +4,13 @@ Tensors are contiguous; values are bfloat16 [M, n_in].
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.linear.packing import PackedLinear
+from kernels.linear.packing import LinearStruct, PackedLinear
 from kernels.linear.packing_blocks import BLOCK
 from kernels.linear.packing_int8 import GROUP, INT8
 from kernels.native.isa import Level
@@ -40,8 +41,17 @@ class Products:
     def multiply(self, packed: PackedLinear, values: Tensor) -> Tensor:
         """float32 [M, n_out], bias included; values are quantised first where the encoding wants it."""
         out = torch.empty((len(values), packed.n_out))
-        self._functions.tokenbus_linear(self._team, _struct(packed), _address(values), len(values), _address(out))
+        self.multiply_all([packed], values, len(values), out)
         return out
+
+    def multiply_all(self, matrices: Sequence[PackedLinear], values: Tensor, num_rows: int, out: Tensor) -> None:
+        """All of them one after the other, as fast as in a step; for measurements.
+
+        values, out: at least num_rows times the largest n_in and n_out elements, of which each product takes as many
+        as it needs from the start.
+        """
+        structs = (LinearStruct * len(matrices))(*(matrix.struct() for matrix in matrices))
+        self._functions.tokenbus_linear(self._team, structs, len(matrices), _address(values), num_rows, _address(out))
 
     def quantize(self, packed: PackedLinear, values: Tensor) -> QuantizedRows:
         """The values as this matrix's encoding reads them. Not for bfloat16."""

@@ -14,7 +14,8 @@ EMULATED_AMX = "emulated amx"
 
 _OF_THE_PROCESSOR = levels_of(cpu_flags())
 _BUILDS: dict[str, tuple[Level, tuple[str, ...]]] = {level: (level, ()) for level in _OF_THE_PROCESSOR}
-_BUILDS |= {EMULATED_AMX: (level, ("TOKENBUS_EMULATE_AMX=1",)) for level in _OF_THE_PROCESSOR[-1:]}
+if _OF_THE_PROCESSOR:
+    _BUILDS[EMULATED_AMX] = (_OF_THE_PROCESSOR[-1], ("TOKENBUS_EMULATE_AMX=1",))
 LEVELS = list(_BUILDS)
 
 _PRODUCTS: dict[str, Products] = {}

@@ -48,7 +48,22 @@ class _PubAck(msgspec.Struct):
     error: _ApiError | None = None
 
 
+class _StreamState(msgspec.Struct):
+    """Which records a stream holds."""
+
+    first_seq: int
+    last_seq: int
+
+
+class _StreamInfo(msgspec.Struct):
+    """JetStream's answer to a question for a stream."""
+
+    state: _StreamState | None = None
+    error: _ApiError | None = None
+
+
 _decode_ack = msgspec.json.Decoder(_PubAck).decode
+_decode_info = msgspec.json.Decoder(_StreamInfo).decode
 
 
 class NatsLog:
@@ -192,9 +207,15 @@ class NatsLog:
 
     async def bounds(self) -> tuple[int, int]:
         """(first_seq, last_seq) of the stream; first is last + 1 when it is empty. Raises LogUnavailable."""
-        with _as_unavailable("log not there"):
-            state = (await self._js.stream_info(self.stream)).state
-        return state.first_seq, state.last_seq
+        try:
+            info = _decode_info(
+                await self.bus.request(subjects.stream_api("INFO", self.stream), b"", ATTEMPT_TIMEOUT_S)
+            )
+        except (BusError, TimeoutError, msgspec.MsgspecError) as error:
+            raise LogUnavailable(f"log not there: {error or type(error).__name__}") from error
+        if info.state is None:
+            raise LogUnavailable(f"log not there: {info.error.description if info.error else 'no answer'}")
+        return info.state.first_seq, info.state.last_seq
 
     async def fill_share(self) -> float:
         """Share of max_bytes in use, 0 without a limit. Raises LogUnavailable."""

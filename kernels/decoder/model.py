@@ -14,6 +14,7 @@ from kernels.decoder.structs import DecoderStruct, LayerStruct, StepStruct
 from kernels.linear.packing import PackedLinear
 from kernels.native.isa import Level
 from kernels.native.library import load_library
+from kernels.native.memory import zeros_in_huge_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class NativeModel:
         self.functions = self._library.functions
         self.vocab_size, self.max_num_seqs = shape.vocab_size, shape.max_num_seqs
         block = (shape.num_kv_heads, shape.block_size * shape.head_dim)
-        self.kv_cache = torch.empty((len(layers), 2, shape.num_blocks, *block), dtype=torch.bfloat16)
+        self.kv_cache = zeros_in_huge_pages((len(layers), 2, shape.num_blocks, *block), torch.bfloat16)
         self._shape = shape
         self._kept = (list(layers), final_norm, embedding, lm_head, cos_sin)
         self._num_positions = len(cos_sin)

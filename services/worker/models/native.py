@@ -1,17 +1,22 @@
 """From a decoder's layers to the same model in C++; the families need no word of it."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.decoder.model import LayerWeights, NativeModel, Shape
-from kernels.linear.packing import gate_up_order
+from kernels.linear.arena import WeightArena, room_for
+from kernels.linear.packing import PackedLinear, gate_up_order
 from kernels.native.isa import Level
 from services.worker.models.decoder import EMBEDDING_NAME, Decoder
 from services.worker.models.layers import DecoderLayer, FeedForward, Linear
 from services.worker.models.packers import Packer
 
 _INNER_UNIT = 16
+
+Place = Callable[[PackedLinear], PackedLinear]
 
 
 def padded_inner_size(inner_size: int) -> int:
@@ -26,25 +31,36 @@ def build_native(
 
     Raises BuildError.
     """
-    lm_head = packer.pack_head(decoder.lm_head)
+    place = WeightArena(_room(decoder, shape.inner_size)).place
+    lm_head = place(packer.pack_head(decoder.lm_head))
     is_tied = decoder.lm_head.weight is decoder.embedding
-    embedding = lm_head if is_tied else packer.pack_head(Linear(decoder.embedding, names=(EMBEDDING_NAME,)))
+    embedding = lm_head if is_tied else place(packer.pack_head(Linear(decoder.embedding, names=(EMBEDDING_NAME,))))
     layers = []
     while decoder.layers:
-        layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size, packer))
+        layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size, packer, place))
     return NativeModel(shape, layers, decoder.final_norm.weight, embedding, lm_head, cos_sin, num_threads, level)
 
 
-def _pack_layer(layer: DecoderLayer, inner_size: int, packer: Packer) -> LayerWeights:
+def _room(decoder: Decoder, inner_size: int) -> int:
+    """Bytes for all of the decoder's matrices."""
+    shapes = [decoder.embedding.shape, decoder.lm_head.weight.shape]
+    for layer in decoder.layers:
+        hidden_size = layer.feed_forward.down.weight.shape[0]
+        shapes += [layer.attention.query_key_value.weight.shape, layer.attention.output.weight.shape]
+        shapes += [torch.Size((2 * inner_size, hidden_size)), torch.Size((hidden_size, inner_size))]
+    return sum(room_for(*shape) for shape in shapes)
+
+
+def _pack_layer(layer: DecoderLayer, inner_size: int, packer: Packer, place: Place) -> LayerWeights:
     attention = layer.attention
     gate_up, down = _padded(layer.feed_forward, inner_size)
     return LayerWeights(
         attention_norm=layer.attention_norm.weight,
-        query_key_value=packer.pack(attention.query_key_value),
-        output=packer.pack(attention.output),
+        query_key_value=place(packer.pack(attention.query_key_value)),
+        output=place(packer.pack(attention.output)),
         feed_forward_norm=layer.feed_forward_norm.weight,
-        gate_up=packer.pack(gate_up, gate_up_order(inner_size)),
-        down=packer.pack(down),
+        gate_up=place(packer.pack(gate_up, gate_up_order(inner_size))),
+        down=place(packer.pack(down)),
         query_norm=None if attention.query_norm is None else attention.query_norm.weight,
         key_norm=None if attention.key_norm is None else attention.key_norm.weight,
         sliding_window=attention.sliding_window,

@@ -27,6 +27,7 @@ from services.gateway.keyed_request import KeyedRequest
 from services.gateway.metrics import GatewayMetrics, ModelMetrics
 from services.gateway.pipeline import Pipeline
 from services.gateway.prompt_request import PromptRequest
+from services.gateway.turnstile import Turnstile
 from shared.errors import RequestError, invalid, unavailable
 from shared.log.cancel import append_cancel
 from shared.log.port import LogFull, LogUnavailable
@@ -48,6 +49,7 @@ class RequestEndpoints:
         self._pipeline = pipeline
         self._metrics = metrics
         self._seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+        self._turnstile = Turnstile()
         self.generations: set[Generation] = set()
 
     def add_to(self, routes: Routes) -> None:
@@ -61,6 +63,7 @@ class RequestEndpoints:
 
     async def _ask(self, exchange: Exchange, chat: bool) -> None:
         body = await exchange.read_json(self._config.max_body_bytes)
+        await self._turnstile.enter()
         refusal = self._pipeline.readiness.refusal(time.monotonic())
         wishes = read_wishes(exchange.header, self._config.request_timeout_s)
         request_id = new_request_id()

@@ -23,7 +23,7 @@ extern "C" {
 // All matrix products of a step of num_rows tokens, each of them sampled. Their outputs overwrite one another.
 void tokenbus_engine_products(tokenbus::Engine* engine, int num_rows, bf16* output) {
   tokenbus::Workspace& space = engine->workspace;
-  engine->team.run([&](int) {
+  engine->work(num_rows, [&](int) {
     for (int index = 0; index < engine->decoder.num_layers; index++) {
       const tokenbus::Layer& layer = engine->decoder.layers[index];
       tokenbus::multiply(*engine, layer.query_key_value, space.normed.get(), num_rows, output);
@@ -38,7 +38,7 @@ void tokenbus_engine_products(tokenbus::Engine* engine, int num_rows, bf16* outp
 // The attention of all layers of a step.
 void tokenbus_engine_attention(tokenbus::Engine* engine, const tokenbus::Step* step) {
   engine->plan(*step);
-  engine->team.run([&](int member) {
+  engine->work(step->num_tokens, [&](int member) {
     for (int layer = 0; layer < engine->decoder.num_layers; layer++) engine->attend(layer, member);
   });
 }

@@ -160,7 +160,14 @@ void Engine::attend(int layer, int member) {
 
 void Engine::run(const Step& step) {
   plan(step);
-  team.run([&](int member) { Member(*this, step, member).run(); });
+  work(step.num_tokens, [&](int member) { Member(*this, step, member).run(); });
+}
+
+void Engine::work(int num_tokens, const std::function<void(int)>& member) {
+  if (num_tokens <= max_tokens_alone)
+    team.run_alone(member);
+  else
+    team.run(member);
 }
 
 }  // namespace tokenbus
@@ -174,6 +181,10 @@ tokenbus::Engine* tokenbus_engine_new(const tokenbus::Decoder* decoder, int num_
 void tokenbus_engine_delete(tokenbus::Engine* engine) { delete engine; }
 
 void tokenbus_engine_step(tokenbus::Engine* engine, const tokenbus::Step* step) { engine->run(*step); }
+
+void tokenbus_engine_set_max_tokens_alone(tokenbus::Engine* engine, int num_tokens) {
+  engine->max_tokens_alone = num_tokens;
+}
 
 tokenbus::Team* tokenbus_engine_team(tokenbus::Engine* engine) { return &engine->team; }
 }

@@ -1,5 +1,6 @@
 // A model with its threads and its memory, ready for steps.
 #pragma once
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -14,8 +15,11 @@ namespace tokenbus {
 struct Engine {
   Engine(const Decoder& decoder, int num_threads);
 
-  // One step, whole.
+  // One step, whole; of few tokens by the calling thread alone.
   void run(const Step& step);
+
+  // By the threads that a step of so many tokens takes.
+  void work(int num_tokens, const std::function<void(int)>& member);
 
   // How the step's attention is cut into tasks; before attend, and before run's threads begin.
   void plan(const Step& step);
@@ -34,6 +38,7 @@ struct Engine {
   Workspace workspace;
   std::vector<Likeliest> likeliest;    // what each thread has found
   std::map<int, AttentionPlan> plans;  // by sliding window
+  int max_tokens_alone = 0;            // larger steps are shared by the team
 
  private:
   size_t half_layer() const {

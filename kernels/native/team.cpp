@@ -17,11 +17,18 @@ Team::~Team() {
 
 void Team::run(const std::function<void(int)>& work) {
   work_ = &work;
+  num_working_ = size_;
   run_.fetch_add(1, std::memory_order_release);
   run_.notify_all();
   work(0);
   release_tiles();
   barrier();  // after this nobody uses work any more
+}
+
+void Team::run_alone(const std::function<void(int)>& work) {
+  num_working_ = 1;
+  work(0);
+  release_tiles();
 }
 
 void Team::work_until_closed(int member) {

@@ -25,6 +25,9 @@ class Team {
   // Runs work(member) once on every thread, member from 0, and returns when all have ended. One caller at a time.
   void run(const std::function<void(int)>& work);
 
+  // The same by the caller alone: nobody is woken, and share and barrier wait for nobody.
+  void run_alone(const std::function<void(int)>& work);
+
   // Within run, by every member: task(index) once for each index below num_tasks, by whoever is free. All tasks are
   // done, and seen by all, when it returns.
   template <class Task>
@@ -38,7 +41,7 @@ class Team {
   // Within run, by every member: nobody goes on before all have come.
   void barrier() {
     const uint32_t phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_working_) {
       arrived_.store(0, std::memory_order_relaxed);
       next_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1, std::memory_order_release);
@@ -58,6 +61,7 @@ class Team {
   const int size_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
+  int num_working_ = 0;  // members of the present run
   alignas(64) std::atomic<uint32_t> run_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int> arrived_{0};

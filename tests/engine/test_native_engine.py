@@ -9,6 +9,7 @@ import torch
 
 from kernels.native.isa import Level, cpu_flags, levels_of
 from services.worker.engine.cpu import CpuEngine
+from services.worker.engine.native_forward import NativeForward
 from services.worker.engine.options import EngineError
 from shared.messages.sampling import Sampling
 from shared.repository.stored_model import StoredModel
@@ -208,6 +209,17 @@ def test_warm_up_leaves_the_cache_alone(llama: StoredModel) -> None:
     engine.forward.kv_cache.fill_(3.0)
     engine.warm_up()
     assert (engine.forward.kv_cache == 3.0).all()
+
+
+def test_few_rows_alone_are_the_same_as_together(llama: StoredModel) -> None:
+    engine = CpuEngine.load(llama, options(LEVELS[-1], num_threads=0))
+    assert isinstance(engine.forward, NativeForward)
+    engine.warm_up()
+    assert engine.forward.max_rows_alone in (0, 1, 2, 4)
+    together = logits_of(engine, PROMPTS)
+    engine.forward.model.compute_alone(1 << 20)
+    alone = logits_of(engine, PROMPTS)
+    assert all(torch.equal(together[length], alone[length]) for length in together)
 
 
 def test_torch_takes_over_where_the_kernels_cannot(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // What test_team.py has a team do.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -28,6 +29,22 @@ void phases(tokenbus::Team* team, int num_phases, int num_tasks, uint64_t* value
 // Every member's calls of a run.
 void runs(tokenbus::Team* team, int num_runs, uint64_t* calls_of_member) {
   for (int run = 0; run < num_runs; run++) team->run([&](int member) { calls_of_member[member]++; });
+}
+
+// Phases of a run by the caller alone and of one by all, in turn; adds up what each task of each did: [num_tasks].
+void alone_and_together(tokenbus::Team* team, int num_runs, int num_tasks, uint64_t* num_done) {
+  const auto task = [&](int i) { num_done[i]++; };
+  for (int run = 0; run < num_runs; run++) {
+    const auto work = [&](int member) {
+      if (run % 2 == 0 && member > 0) std::abort();
+      team->share(num_tasks, task);
+      team->share(num_tasks, task);
+    };
+    if (run % 2 == 0)
+      team->run_alone(work);
+    else
+      team->run(work);
+  }
 }
 
 // One member works in its sleep for so long, and all others wait for it.

@@ -31,6 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     functions.tokenbus_team_delete.argtypes = [_POINTER]
     functions.phases.argtypes = [_POINTER, ctypes.c_int, ctypes.c_int, _POINTER, _POINTER]
     functions.runs.argtypes = [_POINTER, ctypes.c_int, _POINTER]
+    functions.alone_and_together.argtypes = [_POINTER, ctypes.c_int, ctypes.c_int, _POINTER]
     functions.wait_for_one.argtypes = [_POINTER, ctypes.c_int]
     return functions
 
@@ -75,6 +76,15 @@ def test_every_member_is_called_once_in_each_run(
     calls = np.zeros(num_threads * 8, dtype=np.uint64)
     library.runs(new_team(num_threads), 1000, calls.ctypes.data)
     assert calls.tolist() == [1000] * num_threads + [0] * (num_threads * 7)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_runs_of_the_caller_alone_and_of_all_in_turn(
+    library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int
+) -> None:
+    num_done = np.zeros(9, dtype=np.uint64)
+    library.alone_and_together(new_team(num_threads), 500, 9, num_done.ctypes.data)
+    assert num_done.tolist() == [1000] * 9
 
 
 def test_a_phase_without_tasks_is_one_all_the_same(library: ctypes.CDLL, new_team: Callable[[int], int]) -> None:

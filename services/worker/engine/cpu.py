@@ -123,6 +123,9 @@ class CpuEngine:
         num_rows = min(self._max_num_seqs, self._max_num_batched_tokens)
         for query_lens in ([num_tokens], [1] * num_rows, [1]):
             self.step(_warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
+        self.forward.choose_threads(
+            lambda size: _warm_up_step(np.ones(min(size, num_rows), dtype=np.int32), self.block_size, temperature=0.0)
+        )
 
     def step(self, batch: StepInput) -> StepOutput:
         """Computes all tokens of the batch, writes their KV, samples the rows asked for.
@@ -149,11 +152,11 @@ class CpuEngine:
         return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
 
 
-def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
+def _warm_up_step(query_lens: NDArray[np.int32], block_size: int, temperature: float = 1.0) -> StepInput:
     """Sequences of new tokens only, whose keys and values go nowhere; what comes out means nothing."""
     positions = np.concatenate([np.arange(length, dtype=np.int64) for length in query_lens])
     num_sequences, num_blocks = len(query_lens), math.ceil(query_lens.max() / block_size)
-    sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.9)
+    sampling = Sampling(max_tokens=1, temperature=temperature, top_p=0.9)
     return StepInput(
         token_ids=np.zeros(len(positions), dtype=np.int32),
         positions=positions,

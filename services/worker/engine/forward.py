@@ -1,5 +1,6 @@
 """What computes a step for the CPU engine: the C++ kernels, or torch where those cannot."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -22,6 +23,10 @@ class Forward(Protocol):
 
         Raises IndexError on a position, slot or block that is beyond the engine's.
         """
+
+    def choose_threads(self, step_of: Callable[[int], StepInput]) -> None:
+        """Measures, and from now on computes small steps with as many threads as pay. step_of: a decode step of so many
+        rows, which writes nothing into the cache."""
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """run without the sampling: float32 [R, vocabulary] for the rows."""

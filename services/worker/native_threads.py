@@ -12,19 +12,28 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
+from services.worker.niceness import step_back
+
+NICENESS = 5
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class NativeThread(threading.Thread):
-    """A thread that the end of the process does not wait for."""
+    """A thread that the end of the process does not wait for, and that lets the event loops go first."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         super().__init__(target=work, name=name, daemon=True)
 
+    def run(self) -> None:
+        """Step back, then work."""
+        step_back(NICENESS)
+        super().run()
+
 
 async def run_in_native_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """asyncio.to_thread, but neither a cancellation nor the end of the process waits for the work."""
+    """asyncio.to_thread in a NativeThread: neither a cancellation nor the end of the process waits for the work."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

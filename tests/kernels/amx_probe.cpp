@@ -1,8 +1,9 @@
 // One tile instruction on tiles read from the standard input, for tests/kernels/test_amx.py: on the processor, or, with
 // TOKENBUS_EMULATE_AMX, on the emulation.
 //
-// argv[1]: "bf16", "bytes", "same" (an operand twice), "unconfigured", or "zero". Input: 64 bytes of configuration, then
-// 1024 bytes each for tile 0 (sums), 1 and 2, rows 64 bytes apart. Output: tile 0, stored over 1024 bytes of 0xee.
+// argv[1]: "bf16", "bytes", "same" (an operand twice), "unconfigured", "zero"; or of our own functions, "reshape" (to the
+// products' tiles of 16 rows, then of 3) and "released". Input: 64 bytes of configuration, then 1024 bytes each for tile
+// 0 (sums), 1 and 2, rows 64 bytes apart. Output: tile 0, stored over 1024 bytes of 0xee.
 #include <unistd.h>
 
 #include <cstdio>
@@ -32,6 +33,14 @@ int main(int, char** arguments) {
   if (operation == "same") _tile_dpbf16ps(0, 1, 1);
 #endif
   if (operation == "zero") _tile_zero(0);
+  if (operation == "reshape") {
+    tokenbus::configure_tiles(16);
+    tokenbus::configure_tiles(3);
+  }
+  if (operation == "released") {
+    tokenbus::configure_tiles(16);
+    tokenbus::release_tiles();
+  }
   memset(tiles[0], 0xee, sizeof tiles[0]);
   asm volatile("" : : "r"(tiles) : "memory");
   _tile_stored(0, tiles[0], 64);

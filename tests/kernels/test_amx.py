@@ -134,6 +134,12 @@ def test_zeroed_tiles_are_stored_as_configured(probe: Path) -> None:
     assert (result[:, 12:] == 0xEE).all()
 
 
+def test_tiles_are_shaped_anew_for_another_number_of_rows(probe: Path) -> None:
+    result = tile_0(probe, "reshape", shape(*[(16, 64)] * 3), random_tiles(1))
+    assert not result[:3].any()
+    assert (result[3:] == 0xEE).all()
+
+
 FULL = [(16, 64)] * 3
 FAULTS = {
     "palette": (shape(*FULL, palette=2), "bf16"),
@@ -145,6 +151,7 @@ FAULTS = {
     "tile that is not configured": (shape((16, 64), (16, 64)), "bf16"),
     "nothing configured": (shape(*FULL), "unconfigured"),
     "released by palette 0": (shape(palette=0), "bf16"),
+    "released by us": (shape(*FULL), "released"),
     "rows of sums and inputs differ": (shape((15, 64), *FULL[1:]), "bf16"),
     "columns of sums and weights differ": (shape((16, 60), *FULL[1:]), "bytes"),
     "inputs and weights do not meet": (shape((16, 64), (16, 60), (16, 64)), "bytes"),

@@ -1,6 +1,9 @@
 """bfloat16 products at every level: against float64, the same alone and in a batch, NaN where it belongs."""
 
+import ctypes
+import dataclasses
 import math
+import mmap
 
 import numpy as np
 import pytest
@@ -72,6 +75,25 @@ def test_only_rows_and_columns_with_nan_get_nan(level: str) -> None:
     finite[7], finite[:, 33] = False, False
     assert torch.equal(result.isfinite(), finite)
     assert result[7].isnan().all()
+
+
+def at_the_end_of_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in memory behind which reading or writing ends the process."""
+    size = -(-tensor.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=size - tensor.nbytes)
+    end = ctypes.c_void_p(copy.data_ptr() + tensor.nbytes)
+    assert ctypes.CDLL(None).mprotect(end, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    return copy.view(tensor.shape).copy_(tensor)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 15, 17, 33])
+@pytest.mark.parametrize("n_in", [2, 30, 66, 258])
+def test_nothing_behind_inputs_and_weights_is_read(level: str, rows: int, n_in: int) -> None:
+    packed, values = pack_bf16(random_weights(40, n_in, 4)), random_values(rows, n_in, 4)
+    at_the_end = dataclasses.replace(packed, weight=at_the_end_of_memory(packed.weight))
+    actual = products(level).multiply(at_the_end, at_the_end_of_memory(values))
+    assert torch.equal(actual, products(level).multiply(packed, values))
 
 
 def test_exact_where_sums_are_small_integers(level: str) -> None:

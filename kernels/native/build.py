@@ -36,7 +36,10 @@ def library_file(level: Level, cache_dir: Path | None = None, defines: tuple[str
     if not compiler:
         raise BuildError("no C++ compiler: g++ is not on the PATH")
     flags = [*_FLAGS, *_WARNINGS, *COMPILER_FLAGS[level], *(f"-D{macro}" for macro in defines), f"-I{SOURCES.parent}"]
-    folder = (cache_dir or default_cache_dir()) / f"{level}-{_fingerprint(compiler, flags)}"
+    try:
+        folder = (cache_dir or default_cache_dir()) / f"{level}-{_fingerprint(compiler, flags)}"
+    except RuntimeError as error:  # a user without a home
+        raise BuildError(f"no folder for the library: {error}") from error
     library = folder / LIBRARY
     if library.exists():
         return library

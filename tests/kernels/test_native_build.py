@@ -202,3 +202,13 @@ def test_a_library_that_does_not_load_is_a_build_error(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("level", COMPILER_FLAGS)
 def test_the_compiler_knows_every_level(level: str, sources: Path, counted: Path, tmp_path: Path) -> None:
     assert library_file(level, tmp_path / "cache").exists()
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(BuildError, match="home directory"):
+        library_file("avx2")

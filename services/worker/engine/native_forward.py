@@ -52,9 +52,9 @@ class NativeForward:
         """See Forward.
 
         A step of one or a few rows waits for memory, of which one thread gets nearly as much as all; and barriers cost
-        the same whatever the work between them. Unless all together are a third quicker, the other cores are left to the
-        other services, which have as much to do for one row as for many: on two cores a single stream got 140 tokens/s
-        from one thread and 120 from two.
+        the same whatever the work between them. Unless all together are a third quicker, the other cores are left to
+        the other services, which have as much to do for one row as for many: on two cores a single stream got 140
+        tokens/s from one thread and 120 from two.
         """
         for num_rows in _FEW_ROWS:
             batch = step_of(num_rows)

@@ -56,10 +56,11 @@ class Member {
 
   void attention(const Layer& layer, int index) {
     norm(layer.attention_norm);
-    product(team_, space_, layer.query_key_value, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
-      store_bf16(heads(token) + panel * kPanel, a);
-      store_bf16(heads(token) + panel * kPanel + 16, b);
-    });
+    product(team_, space_, layer.query_key_value, space_.normed.get(), step_.num_tokens,
+            [&](int token, int panel, f32x16 a, f32x16 b) {
+              store_bf16(heads(token) + panel * kPanel, a);
+              store_bf16(heads(token) + panel * kPanel + 16, b);
+            });
     bf16 *keys = engine_.keys(index), *values = engine_.values(index);
     team_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
     engine_.attend(index, index_);
@@ -80,9 +81,11 @@ class Member {
 
   void feed_forward(const Layer& layer) {
     norm(layer.feed_forward_norm);
-    product(team_, space_, layer.gate_up, space_.normed.get(), step_.num_tokens, [&](int token, int panel, f32x16 gate, f32x16 up) {
-      store_bf16(space_.activated.get() + static_cast<size_t>(token) * d_.inner_size + panel * 16, silu(gate) * up);
-    });
+    product(team_, space_, layer.gate_up, space_.normed.get(), step_.num_tokens,
+            [&](int token, int panel, f32x16 gate, f32x16 up) {
+              bf16* inner = space_.activated.get() + static_cast<size_t>(token) * d_.inner_size;
+              store_bf16(inner + panel * 16, silu(gate) * up);
+            });
     add_product(layer.down, space_.activated.get());
   }
 

@@ -72,19 +72,15 @@ struct EightBits {
   }
 };
 
-template <class Epilogue>
-static void q4_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
-                     Epilogue&& epilogue) {
+static void q4_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
   if (linear.wide_scales)
-    grouped_panel<FourBits<float>>(linear, rows, first_row, last_row, panel, epilogue);
+    grouped_panel<FourBits<float>>(linear, rows, first_row, last_row, panel, sums);
   else
-    grouped_panel<FourBits<Half>>(linear, rows, first_row, last_row, panel, epilogue);
+    grouped_panel<FourBits<Half>>(linear, rows, first_row, last_row, panel, sums);
 }
 
-template <class Epilogue>
-static void q8_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
-                     Epilogue&& epilogue) {
-  grouped_panel<EightBits>(linear, rows, first_row, last_row, panel, epilogue);
+static void q8_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
+  grouped_panel<EightBits>(linear, rows, first_row, last_row, panel, sums);
 }
 
 static inline void q4_column(const Linear& linear, int column, float* out) {

@@ -62,36 +62,36 @@ static inline void grouped_strip(const uint8_t* panel, int first_column, BlockRo
     }
 }
 
-template <class Format, int kRows, class Epilogue>
-static inline void grouped_block(const uint8_t* panel, const Rows& rows, int n_in, int row, Epilogue&& epilogue) {
+// sums: [kRows][32].
+template <class Format, int kRows>
+static inline void grouped_block(const uint8_t* panel, const Rows& rows, int n_in, int row, float* sums) {
   // AVX2 has half the registers of half the size: only one or two rows take the whole panel at once.
   constexpr int kVectors = kPanel / kLanes == 2 || kRows <= 2 ? kPanel / kLanes : 2;
   const size_t num_groups = n_in / Format::kInputs;
   const BlockRows block{rows.codes + static_cast<size_t>(row) * n_in, rows.scales + row * num_groups,
                         rows.sums + row * num_groups, n_in, static_cast<int>(num_groups)};
-  alignas(64) float sums[kRows * kPanel];
   for (int column = 0; column < kPanel; column += kVectors * kLanes)
     grouped_strip<Format, kRows, kVectors>(panel, column, block, sums);
-  for (int r = 0; r < kRows; r++)
-    epilogue(row + r, load<f32x16>(sums + r * kPanel), load<f32x16>(sums + r * kPanel + 16));
 }
 
-template <class Format, int kRows, class Epilogue>
-static void grouped_rest(const uint8_t* panel, const Rows& rows, int n_in, int row, int count, Epilogue&& epilogue) {
+template <class Format, int kRows>
+static void grouped_rest(const uint8_t* panel, const Rows& rows, int n_in, int row, int count, float* sums) {
   if (count == kRows)
-    grouped_block<Format, kRows>(panel, rows, n_in, row, epilogue);
+    grouped_block<Format, kRows>(panel, rows, n_in, row, sums);
   else if constexpr (kRows > 1)
-    grouped_rest<Format, kRows - 1>(panel, rows, n_in, row, count, epilogue);
+    grouped_rest<Format, kRows - 1>(panel, rows, n_in, row, count, sums);
 }
 
-template <class Format, class Epilogue>
+// sums: [last_row - first_row][32], like compute_panel's.
+template <class Format>
 static void grouped_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
-                          Epilogue&& epilogue) {
+                          float* sums) {
   const uint8_t* weights = static_cast<const uint8_t*>(linear.weight) + panel * panel_bytes<Format>(linear.n_in);
   const int count = last_row - first_row, blocks = (count + Format::kBlockRows - 1) / Format::kBlockRows;
   for (int block = 0, row = first_row; block < blocks; block++) {
     const int size = (last_row - row + blocks - block - 1) / (blocks - block);  // blocks of nearly one size
-    grouped_rest<Format, Format::kBlockRows>(weights, rows, linear.n_in, row, size, epilogue);
+    grouped_rest<Format, Format::kBlockRows>(weights, rows, linear.n_in, row, size,
+                                             sums + (row - first_row) * kPanel);
     row += size;
   }
 }

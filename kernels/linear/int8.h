@@ -38,10 +38,8 @@ struct Int8 {
   }
 };
 
-template <class Epilogue>
-static void int8_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
-                       Epilogue&& epilogue) {
-  grouped_panel<Int8>(linear, rows, first_row, last_row, panel, epilogue);
+static void int8_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
+  grouped_panel<Int8>(linear, rows, first_row, last_row, panel, sums);
 }
 
 static inline void int8_column(const Linear& linear, int column, float* out) {

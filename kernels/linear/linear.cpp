@@ -9,10 +9,6 @@
 namespace tokenbus {
 
 void compute_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
-  const auto keep = [=](int row, f32x16 first, f32x16 second) {
-    store(sums + (row - first_row) * kPanel, first);
-    store(sums + (row - first_row) * kPanel + 16, second);
-  };
 #ifdef TOKENBUS_TILES
   if (tiles_allowed()) {
     if (linear.encoding == kBf16) return bf16_tiles(linear, rows, first_row, last_row, panel, sums);
@@ -22,9 +18,9 @@ void compute_panel(const Linear& linear, const Rows& rows, int first_row, int la
 #endif
   switch (linear.encoding) {
     case kBf16: return bf16_panel(linear, rows, first_row, last_row, panel, sums);
-    case kInt8: return int8_panel(linear, rows, first_row, last_row, panel, keep);
-    case kQ4: return q4_panel(linear, rows, first_row, last_row, panel, keep);
-    case kQ8: return q8_panel(linear, rows, first_row, last_row, panel, keep);
+    case kInt8: return int8_panel(linear, rows, first_row, last_row, panel, sums);
+    case kQ4: return q4_panel(linear, rows, first_row, last_row, panel, sums);
+    case kQ8: return q8_panel(linear, rows, first_row, last_row, panel, sums);
   }
 }
 

@@ -1,10 +1,9 @@
 // A projection's weights, packed into panels of 32 output columns, and the rows it is applied to.
 //
 // Each encoding has a header that offers
-//     template <class Epilogue> void <encoding>_panel(const Linear&, const Rows&, int first_row, int last_row,
-//                                                     int panel, Epilogue&&)
-// which calls epilogue(row, first, second) once for each row: the sums of the panel's columns 0..15 and 16..31, without
-// bias. A row's sums do not depend on which other rows are computed with it: every encoding adds in one fixed order.
+//     void <encoding>_panel(const Linear&, const Rows&, int first_row, int last_row, int panel, float* sums)
+// which writes the sums of the panel's columns for each row, [last_row - first_row][32], without bias. A row's sums do not
+// depend on which other rows are computed with it: every encoding adds in one fixed order.
 #pragma once
 #include "kernels/native/simd.h"
 
@@ -22,8 +21,8 @@ struct Linear {
   int32_t n_out;
   int32_t n_in;
   int32_t wide_scales;  // kQ4 alone: a block's scales are float, not fp16
-  const void* weight;  // as the encoding's header says
-  const float* bias;   // [panels * 32], or null
+  const void* weight;   // as the encoding's header says
+  const float* bias;    // [panels * 32], or null
 
   int panels() const { return (n_out + kPanel - 1) / kPanel; }
 };

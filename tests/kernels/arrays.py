@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.paged_attention import reference
+
 DTYPES = [torch.float32, torch.bfloat16]
 
 # bfloat16 has 8 bits of mantissa: rounding the inputs' products once costs up to 2^-9 relative.
@@ -73,4 +75,18 @@ def make_paged_context(
         cu_seqlens_q=np.concatenate(([0], np.cumsum([queries for queries, _ in lengths]))).astype(np.int32),
         context_lens=np.array([context for _, context in lengths], dtype=np.int32),
         block_tables=tables,
+    )
+
+
+def expected_attention(context: PagedContext, query: Tensor, sliding_window: int | None = None) -> NDArray[np.float32]:
+    """The reference's float32 [T, H, D] for queries [T, H, D], scores scaled by 1 / sqrt(D)."""
+    return reference.paged_attention(
+        to_float32(query),
+        to_float32(context.key_cache),
+        to_float32(context.value_cache),
+        context.cu_seqlens_q,
+        context.context_lens,
+        context.block_tables,
+        query.shape[2] ** -0.5,
+        sliding_window=sliding_window,
     )

@@ -4,7 +4,6 @@ What the kernels make of them is tested with all other levels (test_linear_bf16.
 """
 
 import ctypes
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -23,7 +22,6 @@ from tests.kernels.products import EMULATED_AMX, products, random_values
 
 LEVELS = levels_of(cpu_flags())
 PROBES = ["emulated", *(level for level in LEVELS if level == "amx")]
-pytestmark = pytest.mark.skipif(not LEVELS or shutil.which("g++") is None, reason="no AVX2, or no compiler")
 
 Bytes = NDArray[np.uint8]
 

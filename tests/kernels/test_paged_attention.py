@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.paged_attention import cpu, reference
+from kernels.paged_attention import cpu
 from kernels.paged_attention.plan import plan_attention
-from tests.kernels.arrays import DTYPES, assert_close, make_paged_context, random_tensor, to_float32
+from tests.kernels.arrays import DTYPES, assert_close, expected_attention, make_paged_context, random_tensor
 
 SHAPES = [(9, 3, 64), (4, 4, 32), (8, 1, 128), (14, 2, 16)]
 
@@ -38,17 +38,7 @@ def compare(
         context.cu_seqlens_q, context.context_lens, context.block_tables, block_size, dtype, sliding_window=window
     )
     actual = cpu.paged_attention(query, context.key_cache, context.value_cache, plan, head_dim**-0.5)
-    expected = reference.paged_attention(
-        to_float32(query),
-        to_float32(context.key_cache),
-        to_float32(context.value_cache),
-        context.cu_seqlens_q,
-        context.context_lens,
-        context.block_tables,
-        head_dim**-0.5,
-        sliding_window=window,
-    )
-    assert_close(actual, expected, dtype)
+    assert_close(actual, expected_attention(context, query, window), dtype)
 
 
 @pytest.mark.parametrize("window", [None, 8, 30])

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from bench.core.percentiles import percentile
+from bench.shard_messages import endless_request, ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from shared.log.fold import Fold
 from shared.messages.codec import encode
-from shared.messages.control import WorkerHeartbeat
 from shared.messages.packed import INT32, UINT32, UINT64, pack, pack_tokens
-from shared.messages.pipeline import Request, Rows
+from shared.messages.pipeline import Rows
 from shared.messages.sampling import Sampling
 from shared.prefix_hash import extend_by_one
 
@@ -39,30 +39,14 @@ class DecodingShard:
         self.fold = Fold()
         sampling = Sampling(max_tokens=max_tokens)
         for number in range(num_sequences):
-            request = Request(
-                request_id=f"{number:032x}",
-                model="m",
-                model_version="1",
-                prompt_token_ids=PROMPT,
-                sampling=sampling,
-                deadline_ns=1 << 62,
-            )
-            self.fold.apply("req", encode(request), self.fold.seq + 1, 1)
+            self.fold.apply("req", encode(endless_request(number, PROMPT, sampling)), self.fold.seq + 1, 1)
         for state in self.fold.sequences.values():
             for _ in range(num_begun):
                 state.tokens.append(TOKEN)
                 state.prefix_hash = extend_by_one(state.prefix_hash, TOKEN)
         max_model_len = len(PROMPT) // 4 + max_tokens
-        heartbeat = WorkerHeartbeat(
-            worker=WORKER,
-            epoch=0,
-            next_plan=1,
-            started=0,
-            finished=0,
-            idle=True,
-            leaving=False,
-            model="m",
-            model_version="1",
+        heartbeat = ready_worker(
+            WORKER,
             num_blocks=2 * num_sequences * (max_model_len // BLOCK_SIZE + 1),
             block_size=BLOCK_SIZE,
             max_num_seqs=num_sequences,

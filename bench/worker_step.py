@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.percentiles import percentile
+from bench.shard_messages import endless_request, ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.engine.interface import StepOutput
 from shared.log.fold import Fold
 from shared.messages.codec import decoder, encode
-from shared.messages.control import WorkerHeartbeat
 from shared.messages.packed import pack_tokens
-from shared.messages.pipeline import Request, StepPlan
+from shared.messages.pipeline import StepPlan
 from shared.messages.sampling import Sampling
 
 SCENARIOS = ("decode", "churn", "prefill")
@@ -48,7 +48,16 @@ class Shard:
         self.scheduler = Scheduler()
         self.executor = PlanExecutor("w", NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE)
         self.executor.open_epoch()
-        self.scheduler.add_worker(_heartbeat(num_sequences), 0)
+        heartbeat = ready_worker(
+            "w",
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=num_sequences,
+            max_num_batched_tokens=num_sequences + CHUNK,
+            max_model_len=MAX_MODEL_LEN,
+            enable_prefix_caching=False,
+        )
+        self.scheduler.add_worker(heartbeat, 0)
         self._known_unique = b""
         self._plans: list[bytes] = []
 
@@ -56,14 +65,8 @@ class Shard:
         """A new request enters the log."""
         seq = self.fold.seq + 1
         prompt = [self.random.randrange(VOCAB_SIZE) for _ in range(num_prompt_tokens)]
-        request = Request(
-            request_id=f"{seq:032x}",
-            model="m",
-            model_version="1",
-            prompt_token_ids=pack_tokens(prompt),
-            sampling=Sampling(max_tokens=max_tokens, seed=seq, temperature=0.0),
-            deadline_ns=2**62,
-        )
+        sampling = Sampling(max_tokens=max_tokens, seed=seq, temperature=0.0)
+        request = endless_request(seq, pack_tokens(prompt), sampling)
         for state in self.fold.apply("req", encode(request), seq, seq).sequences:
             self.scheduler.add(state)
 
@@ -94,26 +97,6 @@ class Shard:
         return decoded - begun, started - decoded + finished - ended, step.run is not None
 
 
-def _heartbeat(num_sequences: int) -> WorkerHeartbeat:
-    return WorkerHeartbeat(
-        worker="w",
-        epoch=0,
-        next_plan=1,
-        started=0,
-        finished=0,
-        idle=True,
-        leaving=False,
-        model="m",
-        model_version="1",
-        num_blocks=NUM_BLOCKS,
-        block_size=BLOCK_SIZE,
-        max_num_seqs=num_sequences,
-        max_num_batched_tokens=num_sequences + CHUNK,
-        max_model_len=MAX_MODEL_LEN,
-        enable_prefix_caching=False,
-    )
-
-
 def measure(scenario: str, num_sequences: int, num_steps: int) -> dict[str, object]:
     """One row: microseconds of a step."""
     shard = Shard(num_sequences)
@@ -130,14 +113,15 @@ def measure(scenario: str, num_sequences: int, num_steps: int) -> dict[str, obje
         loop_s.append(decode_s)
         thread_s.append(step_s)
         num_foretold += was_foretold
+    ordered_s = sorted(thread_s)
     return {
         "scenario": scenario,
         "sequences": num_sequences,
         "steps": num_steps,
         "foretold": num_foretold,
-        "thread_us_p50": round(1e6 * percentile(sorted(thread_s), 50), 1),
-        "thread_us_p90": round(1e6 * percentile(sorted(thread_s), 90), 1),
-        "thread_us_p99": round(1e6 * percentile(sorted(thread_s), 99), 1),
+        "thread_us_p50": round(1e6 * percentile(ordered_s, 50), 1),
+        "thread_us_p90": round(1e6 * percentile(ordered_s, 90), 1),
+        "thread_us_p99": round(1e6 * percentile(ordered_s, 99), 1),
         "thread_us_mean": round(1e6 * sum(thread_s) / num_steps, 1),
         "loop_decode_us_mean": round(1e6 * sum(loop_s) / num_steps, 1),
     }

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kernels.decoder.structs import DecoderStruct, LayerStruct, StepStruct
 from kernels.linear.packing import PackedLinear
-from kernels.native.isa import Level
-from kernels.native.library import load_library
+from kernels.native.library import Library
 from kernels.native.memory import zeros_in_huge_pages
 
 
@@ -93,12 +92,11 @@ class NativeModel:
         lm_head: PackedLinear,
         cos_sin: Tensor,
         num_threads: int,
-        level: Level | None = None,
+        library: Library,
     ) -> None:
-        """cos_sin: float32 [positions, D]. level: of instructions, None for the best. Raises BuildError."""
-        self._library = load_library(level)
-        self.level = self._library.level
-        self.functions = self._library.functions
+        """cos_sin: float32 [positions, D]."""
+        self.level = library.level
+        self.functions = library.functions
         self.vocab_size, self.max_num_seqs = shape.vocab_size, shape.max_num_seqs
         block = (shape.num_kv_heads, shape.block_size * shape.head_dim)
         self.kv_cache = zeros_in_huge_pages((len(layers), 2, shape.num_blocks, *block), torch.bfloat16)

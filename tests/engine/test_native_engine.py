@@ -248,6 +248,8 @@ def test_without_a_compiler_torch_takes_over(
         library.load_library.cache_clear()
     assert engine.forward.kernels == "torch"
     assert "g++ is not on the PATH" in str(engine.fallback_reason)
+    asked = CpuEngine.load(llama, Options(dtype="bfloat16", cpu_kernels="torch", kv_cache_memory_bytes=KV_BYTES))
+    assert generate(engine, PROMPTS, greedy(4)) == generate(asked, PROMPTS, greedy(4))
 
 
 def test_what_does_not_go_together_is_refused(llama: StoredModel) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.decoder.model import Shape
 from kernels.native.build import BuildError
+from kernels.native.library import load_library
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
@@ -89,11 +90,13 @@ class CpuEngine:
             self.fallback_reason = shape.problem()
             if self.fallback_reason is None:
                 level = None if options.cpu_kernels == "auto" else options.cpu_kernels
-                weights = packer or Bf16Packer()
                 try:
-                    return NativeForward(build_native(decoder, shape, cos_sin, weights, torch.get_num_threads(), level))
+                    library = load_library(level)
                 except BuildError as error:
                     self.fallback_reason = str(error)
+                else:
+                    weights, num_threads = packer or Bf16Packer(), torch.get_num_threads()
+                    return NativeForward(build_native(decoder, shape, cos_sin, weights, num_threads, library))
         else:
             self.fallback_reason = f"dtype is {options.dtype} and cpu_kernels {options.cpu_kernels}"
         if options.cpu_kernels not in ("auto", "torch"):

@@ -9,7 +9,7 @@ from torch.nn import functional
 from kernels.decoder.model import LayerWeights, NativeModel, Shape
 from kernels.linear.arena import WeightArena, room_for
 from kernels.linear.packing import PackedLinear, gate_up_order
-from kernels.native.isa import Level
+from kernels.native.library import Library
 from services.worker.models.decoder import EMBEDDING_NAME, Decoder
 from services.worker.models.layers import DecoderLayer, FeedForward, Linear
 from services.worker.models.packers import Packer
@@ -25,11 +25,11 @@ def padded_inner_size(inner_size: int) -> int:
 
 
 def build_native(
-    decoder: Decoder, shape: Shape, cos_sin: Tensor, packer: Packer, num_threads: int, level: Level | None
+    decoder: Decoder, shape: Shape, cos_sin: Tensor, packer: Packer, num_threads: int, library: Library
 ) -> NativeModel:
     """Packs the decoder's weights layer by layer, taking each from it, so that memory never holds all of them twice.
 
-    Raises BuildError.
+    The decoder is of no use afterwards.
     """
     place = WeightArena(_room(decoder, shape.inner_size)).place
     lm_head = place(packer.pack_head(decoder.lm_head))
@@ -38,7 +38,7 @@ def build_native(
     layers = []
     while decoder.layers:
         layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size, packer, place))
-    return NativeModel(shape, layers, decoder.final_norm.weight, embedding, lm_head, cos_sin, num_threads, level)
+    return NativeModel(shape, layers, decoder.final_norm.weight, embedding, lm_head, cos_sin, num_threads, library)
 
 
 def _room(decoder: Decoder, inner_size: int) -> int:

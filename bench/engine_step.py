@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from bench.engine_options import BenchEngineOptions, decode_batch
-from bench.machine import this_machine
+from bench.report.rows import save_rows
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.interface import StepInput
 from services.worker.engine.native_forward import NativeForward
@@ -48,12 +47,7 @@ def main() -> None:
             rows.append(row)
         del engine
     if options.json:
-        header = {
-            "bench": "engine_step",
-            "machine": msgspec.to_builtins(this_machine()),
-            "context_len": options.context_len,
-        }
-        options.json.write_text(json.dumps(header | {"rows": rows}, indent=1) + "\n")
+        save_rows(options.json, "engine_step", rows, {"context_len": options.context_len})
 
 
 def _load(model: str, quantization: str, max_num_seqs: int) -> CpuEngine:

@@ -8,7 +8,6 @@ the true ones; the goals are the project's own: p50 under 1 % and p99 under 20 %
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from bench.client.target import Target
@@ -17,6 +16,7 @@ from bench.datasets.synthetic import random_requests
 from bench.measure import measure as measure_plan
 from bench.node import Node
 from bench.prompts import PromptMaker
+from bench.report.rows import save_rows
 from bench.worker_metrics import read_histogram, worker_metrics
 
 MAX_TOKENS = 1500
@@ -83,8 +83,7 @@ def main() -> int:
     for row in rows:
         print(json.dumps(row))
     if options.json:
-        header = {"bench": "plan_wait", "step_ms": options.step_ms, "cpus": os.cpu_count()}
-        options.json.write_text(json.dumps(header | {"rows": rows}, indent=1) + "\n")
+        save_rows(options.json, "plan_wait", rows, {"step_ms": options.step_ms})
     return 0 if all(map(reaches_goals, rows)) else 1
 
 

@@ -8,11 +8,10 @@ before it. Rows: float32 (torch), bfloat16 (what the others are compared with), 
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bench.engine_options import BenchEngineOptions
-from bench.machine import this_machine
+from bench.report.rows import save_rows
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.interface import RowSampling, StepInput
 from shared.messages.sampling import Sampling
@@ -30,13 +29,12 @@ from shared.repository.stored_model import StoredModel
 TEXT = Path(__file__).parent / "data" / "quality.txt"
 ROWS_OF_A_STEP = 64
 BASELINE = "bfloat16"
+_BFLOAT16 = BenchEngineOptions(dtype="bfloat16", max_num_seqs=ROWS_OF_A_STEP, max_model_len=None)
 ENGINES = {
-    BASELINE: BenchEngineOptions(dtype="bfloat16", max_num_seqs=ROWS_OF_A_STEP, max_model_len=None),
-    "float32": BenchEngineOptions(
-        dtype="float32", cpu_kernels="torch", max_num_seqs=ROWS_OF_A_STEP, max_model_len=None
-    ),
-    "int8": BenchEngineOptions(dtype="bfloat16", quantization="int8", max_num_seqs=ROWS_OF_A_STEP, max_model_len=None),
-    "gguf": BenchEngineOptions(dtype="bfloat16", quantization="gguf", max_num_seqs=ROWS_OF_A_STEP, max_model_len=None),
+    BASELINE: _BFLOAT16,
+    "float32": replace(_BFLOAT16, dtype="float32", cpu_kernels="torch"),
+    "int8": replace(_BFLOAT16, quantization="int8"),
+    "gguf": replace(_BFLOAT16, quantization="gguf"),
 }
 
 
@@ -71,14 +69,8 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
         del engine
     if options.json:
-        header = {
-            "bench": "quality",
-            "machine": msgspec.to_builtins(this_machine()),
-            "model": model.name,
-            "weights": model.weight_files[0].name,
-            "tokens": len(token_ids),
-        }
-        options.json.write_text(json.dumps(header | {"rows": rows}, indent=1) + "\n")
+        settings = {"model": model.name, "weights": model.weight_files[0].name, "tokens": len(token_ids)}
+        save_rows(options.json, "quality", rows, settings)
 
 
 def text_log_probs(engine: CpuEngine, token_ids: NDArray[np.int32]) -> Tensor:

@@ -14,13 +14,16 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bench.report.rows import save_rows
 from kernels.native.build import BuildError
+from kernels.native.isa import Level
 from kernels.native.library import Library, load_library
 from kernels.sampling import cpu
 from kernels.sampling.native import declare, sample_native
@@ -133,7 +136,7 @@ def time_python(num_rows: int, is_same: bool) -> float:
 def main() -> None:
     """Measure, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--level", default=None, help="avx2, avx512 or amx; the processor's highest one by default")
+    parser.add_argument("--level", choices=get_args(Level), help="of instructions; the highest one by default")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--logits", nargs="*", default=list(LOGITS), choices=LOGITS)
     parser.add_argument("--rows", type=int, default=64)
@@ -160,21 +163,19 @@ def main() -> None:
                 median, least = time_rows(sample, logits[:num_rows], rows[:num_rows])
                 result |= {f"{way}_us": round(median, 1), f"{way}_least_us": round(least, 1)}
             results.append(result)
-            print(json.dumps(results[-1]), flush=True)
+            print(json.dumps(result), flush=True)
     native.close()
     python = {name: round(time_python(options.rows, same), 1) for name, same in (("same", True), ("new", False))}
     print(json.dumps({"python_us_of_a_step": python}))
     if options.json:
-        summary = {
-            "bench": "sampling_cpu",
+        settings = {
             "level": library.level,
             "threads": options.threads,
-            "rows": options.rows,
+            "rows_of_a_step": options.rows,
             "vocabulary": VOCABULARY,
             "python_us_of_a_step": python,
-            "results": results,
         }
-        options.json.write_text(json.dumps(summary, indent=1) + "\n")
+        save_rows(options.json, "sampling_cpu", results, settings)
 
 
 if __name__ == "__main__":

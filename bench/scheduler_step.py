@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from bench.core.percentiles import percentile
+from bench.report.rows import save_rows
 from bench.shard_messages import endless_request, ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from shared.log.fold import Fold
@@ -141,7 +142,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if options.json:
-        options.json.write_text(json.dumps({"bench": "scheduler_step", "rows": rows}, indent=1) + "\n")
+        save_rows(options.json, "scheduler_step", rows)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.percentiles import percentile
+from bench.report.rows import save_rows
 from bench.shard_messages import endless_request, ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_columns import PlanColumns
@@ -138,7 +139,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if options.json:
-        options.json.write_text(json.dumps({"bench": "worker_step", "rows": rows}, indent=1) + "\n")
+        save_rows(options.json, "worker_step", rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """A comparison for people (markdown) and for machines (JSON)."""
 
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from bench.peers.figures import FAILED, FIGURES, Figure, Ratio, Spread, ratio, r
 from bench.peers.goals import Verdict, judge
 from bench.peers.suites import Suite
 from bench.peers.turns import Measurements
+from bench.report.rows import module_command
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ def new_report(name: str, suite: Suite, found: Measurements, num_rounds: int, st
     ]
     return PeersReport(
         suite=name,
-        command=shlex.join(["python", "-m", "bench.peers", *sys.argv[1:]]),
+        command=module_command("peers"),
         started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_s)),
         rounds=num_rounds,
         machine=this_machine(),

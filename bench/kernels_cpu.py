@@ -8,8 +8,6 @@ GB/s counts the keys and values seen, once for each kv head; GFLOP/s both produc
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -18,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bench.timing import repeated_ms
 from kernels.native.build import BuildError
 from kernels.native.isa import Level
 from kernels.native.memory import zeros_in_huge_pages
@@ -26,6 +25,7 @@ from kernels.paged_attention.native import NativeAttention
 from kernels.paged_attention.plan import plan_attention
 
 BLOCK_SIZE = 16
+MIN_STEPS, SECONDS = 5, 1.5
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def time_native(inputs: Inputs, level: Level | None, num_threads: int) -> list[f
         attention.plan(inputs.cu_seqlens_q, inputs.context_lens, inputs.block_tables)
         attention.attend(list(inputs.queries), list(inputs.caches[:, 0]), list(inputs.caches[:, 1]))
 
-    return _time(step)
+    return repeated_ms(step, MIN_STEPS, SECONDS)
 
 
 def time_torch(inputs: Inputs) -> list[float]:
@@ -120,17 +120,7 @@ def time_torch(inputs: Inputs) -> list[float]:
         for query, (keys, values) in zip(inputs.queries, caches, strict=True):
             cpu.paged_attention(query, keys, values, plan, head_dim**-0.5)
 
-    return _time(step)
-
-
-def _time(step: Callable[[], None], at_least: int = 5, seconds: float = 1.5) -> list[float]:
-    step()
-    times: list[float] = []
-    while len(times) < at_least or sum(times) < 1e3 * seconds:
-        begun = time.perf_counter()
-        step()
-        times.append(1e3 * (time.perf_counter() - begun))
-    return times
+    return repeated_ms(step, MIN_STEPS, SECONDS)
 
 
 def main() -> None:

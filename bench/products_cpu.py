@@ -8,11 +8,11 @@ weights, once for each step.
 
 import argparse
 import statistics
-import time
 from typing import get_args
 
 import torch
 
+from bench.timing import repeated_ms
 from kernels.linear.packing import PackedLinear, pack_bf16
 from kernels.linear.packing_blocks import pack_blocks, quantize_q8_0
 from kernels.linear.packing_int8 import pack_int8
@@ -24,6 +24,7 @@ LAYER = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """(outputs, inputs) of query, key and value; output; gate and up; down."""
 HEAD = (49152, 576)
 ENCODINGS = ("bf16", "int8", "q8")
+MIN_STEPS, SECONDS = 3, 1.0
 
 
 def pack(encoding: str, weight: torch.Tensor) -> PackedLinear:
@@ -40,17 +41,11 @@ def make_matrices(encoding: str, num_layers: int) -> list[PackedLinear]:
     return [pack(encoding, torch.randn(shape, generator=generator)) for shape in shapes]
 
 
-def measure(products: Products, matrices: list[PackedLinear], num_rows: int, seconds: float = 1.0) -> list[float]:
+def measure(products: Products, matrices: list[PackedLinear], num_rows: int) -> list[float]:
     """Milliseconds of some steps of num_rows rows."""
     values = torch.randn(num_rows * max(matrix.n_in for matrix in matrices)).bfloat16()
     out = torch.empty(num_rows * max(matrix.n_out for matrix in matrices))
-    times: list[float] = []
-    products.multiply_all(matrices, values, num_rows, out)
-    while len(times) < 3 or sum(times) < 1e3 * seconds:
-        begun = time.perf_counter()
-        products.multiply_all(matrices, values, num_rows, out)
-        times.append(1e3 * (time.perf_counter() - begun))
-    return times
+    return repeated_ms(lambda: products.multiply_all(matrices, values, num_rows, out), MIN_STEPS, SECONDS)
 
 
 def main() -> None:

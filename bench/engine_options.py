@@ -26,19 +26,19 @@ class BenchEngineOptions:
     quantization: Literal["none", "int8", "gguf"] = "none"
 
 
-def decode_batch(engine: CpuEngine, batch_size: int, context_len: int, query_len: int = 1) -> StepInput:
-    """batch_size sequences of context_len tokens, the newest query_len of each to compute, sampled greedily."""
+def decode_batch(engine: CpuEngine, batch_size: int, context_len: int) -> StepInput:
+    """batch_size sequences of context_len tokens, the newest of each to compute, sampled greedily."""
     blocks_each = -(-context_len // engine.block_size)
     tables = np.arange(batch_size * blocks_each, dtype=np.int32).reshape(batch_size, blocks_each)
-    positions = np.tile(np.arange(context_len - query_len, context_len, dtype=np.int64), batch_size)
-    blocks = tables[np.repeat(np.arange(batch_size), query_len), positions // engine.block_size].astype(np.int64)
-    token_ids = np.random.Generator(np.random.PCG64(0)).integers(0, engine.vocab_size, len(positions))
+    positions = np.full(batch_size, context_len - 1, dtype=np.int64)
+    blocks = tables[:, (context_len - 1) // engine.block_size].astype(np.int64)
+    token_ids = np.random.Generator(np.random.PCG64(0)).integers(0, engine.vocab_size, batch_size)
     sampling = Sampling(max_tokens=1, temperature=0.0)
     return StepInput(
         token_ids=token_ids.astype(np.int32),
         positions=positions,
         slot_mapping=blocks * engine.block_size + positions % engine.block_size,
-        cu_seqlens_q=(np.arange(batch_size + 1) * query_len).astype(np.int32),
+        cu_seqlens_q=np.arange(batch_size + 1, dtype=np.int32),
         context_lens=np.full(batch_size, context_len, dtype=np.int32),
         block_tables=tables,
         sampled=np.arange(batch_size, dtype=np.int32),

@@ -8,6 +8,14 @@ from msgspec import Meta
 from bench.client.target import Backend, PromptFormat
 
 Count = Annotated[int, Meta(ge=1)]
+# What several commands have, some with defaults of their own.
+PromptFormatOption = Annotated[
+    PromptFormat, Meta(description="auto sends token ids where the backend takes them, else text of as many tokens")
+]
+Burstiness = Annotated[
+    float, Meta(description="shape of the gaps' gamma distribution: 1 Poisson, below 1 bursts, above 1 even", gt=0)
+]
+NumRounds = Annotated[int, Meta(description="measure so many times, with other words each time", ge=1)]
 
 
 class TargetOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -26,9 +34,7 @@ class TargetOptions(msgspec.Struct, kw_only=True, frozen=True):
         str,
         Meta(description="tokenizer.json, its folder, or a name in the model repository; none: that of --model"),
     ] = ""
-    prompt_format: Annotated[
-        PromptFormat, Meta(description="auto sends token ids where the backend takes them, else text of as many tokens")
-    ] = "auto"
+    prompt_format: PromptFormatOption = "auto"
     ignore_eos: Annotated[
         bool, Meta(description="answers of exactly the planned length; min_tokens where ignore_eos is not known")
     ] = True
@@ -90,8 +96,6 @@ class ArrivalOptions(DatasetOptions, kw_only=True, frozen=True):
     """And when it is asked, and what counts as good."""
 
     request_rate: Annotated[float, Meta(description="mean requests per second; inf: all at once", gt=0)] = float("inf")
-    burstiness: Annotated[
-        float, Meta(description="shape of the gaps' gamma distribution: 1 Poisson, below 1 bursts, above 1 even", gt=0)
-    ] = 1.0
+    burstiness: Burstiness = 1.0
     max_concurrency: Annotated[Count | None, Meta(description="most requests at a time; none: any number")] = None
     goodput: Annotated[list[str], Meta(description="objective in ms: ttft:200 tpot:50 e2el:5000")] = []

@@ -11,12 +11,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bench.client.target import PromptFormat
 from bench.commands.frame import run, start_results
 from bench.core.plan import Plan, PlannedRequest
 from bench.core.summary import Summary
 from bench.frames import frames_sent
-from bench.options import Count, ResultOptions
+from bench.options import Count, PromptFormatOption, ResultOptions
 from bench.prompts import PromptMaker
 from bench.report.publish import publish
 from bench.session import Session, open_session
@@ -29,9 +28,7 @@ MANY_STREAMS = 256
 class ControlPlaneOptions(ResultOptions, kw_only=True, frozen=True):
     """Of control-plane."""
 
-    prompt_format: Annotated[
-        PromptFormat, Meta(description="auto sends token ids where the backend takes them, else text of as many tokens")
-    ] = "text"
+    prompt_format: PromptFormatOption = "text"
     streams: Annotated[tuple[Count, ...], Meta(description="streams at a time, measured one after the other")] = (
         1,
         16,

@@ -10,7 +10,7 @@ from bench.commands.frame import objective_of, run, start_results
 from bench.core.figures import number
 from bench.core.saturation import RateStep, Saturation, find_saturation, is_good, rate_step
 from bench.errors import BenchError
-from bench.options import ResultOptions
+from bench.options import Burstiness, ResultOptions
 from bench.report.publish import publish
 from bench.session import open_session
 
@@ -33,9 +33,7 @@ class SaturationOptions(ResultOptions, kw_only=True, frozen=True):
     rate_factor: Annotated[float, Meta(description="from one rate to the next", gt=1)] = 1.5
     num_past_knee: Annotated[int, Meta(description="rates that must fail before it ends", ge=1)] = 2
     step_s: Annotated[float, Meta(description="seconds for which each rate is offered", gt=0)] = 10.0
-    burstiness: Annotated[
-        float, Meta(description="shape of the gaps' gamma distribution: 1 Poisson, below 1 bursts, above 1 even", gt=0)
-    ] = 1.0
+    burstiness: Burstiness = 1.0
 
 
 def main(argv: list[str]) -> int:

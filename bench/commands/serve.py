@@ -16,7 +16,7 @@ from bench.datasets.sharegpt import sharegpt_requests
 from bench.datasets.synthetic import prefix_requests, random_requests
 from bench.datasets.timed_trace import read_trace, trace_requests
 from bench.errors import BenchError
-from bench.options import ArrivalOptions, DatasetOptions
+from bench.options import ArrivalOptions, DatasetOptions, NumRounds
 from bench.prompts import PromptMaker
 from bench.report.publish import publish
 from bench.session import open_session
@@ -31,7 +31,7 @@ class ServeOptions(ArrivalOptions, kw_only=True, frozen=True):
         tuple[Literal["W1", "W2", "W3"], ...],
         Meta(description="of W1, W2, W3: fixed workloads instead of a dataset; docs/BENCHMARKS.md"),
     ] = ()
-    num_rounds: Annotated[int, Meta(description="measure so many times, with other words each time", ge=1)] = 1
+    num_rounds: NumRounds = 1
 
 
 def main(argv: list[str]) -> int:

@@ -10,7 +10,7 @@ from bench.commands.frame import run, start_results
 from bench.commands.serve import dataset_requests
 from bench.core.plan import Plan, PlannedRequest
 from bench.errors import BenchError
-from bench.options import Count, DatasetOptions
+from bench.options import Count, DatasetOptions, NumRounds
 from bench.report.publish import publish
 from bench.session import open_session
 
@@ -22,7 +22,7 @@ class ThroughputOptions(DatasetOptions, kw_only=True, frozen=True):
 
     input_len: Annotated[Count | None, Meta(description="short for --random-input-len")] = None
     output_len: Annotated[Count | None, Meta(description="short for --random-output-len")] = None
-    num_rounds: Annotated[int, Meta(description="measure so many times, with other words each time", ge=1)] = 1
+    num_rounds: NumRounds = 1
 
 
 def main(argv: list[str]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.core.figures import columns, number
-from bench.core.summary import Summary
+from bench.core.summary import Summary, figure_of
 
 RATIOS = (
     ("output tokens/s", "output_throughput", ""),
@@ -46,14 +46,8 @@ def median_round(rounds: Sequence[Summary]) -> Summary:
 
 
 def median_figure(rounds: Sequence[Summary], field: str, part: str) -> float | None:
-    """The median of one figure over the rounds that have it. part: percentile, or key of a figure by process."""
-    found = []
-    for row in rounds:
-        value = getattr(row, field)
-        if part:
-            value = value.get(part) if isinstance(value, dict) else getattr(value, part)
-        if value is not None:
-            found.append(value)
+    """The median of one figure over the rounds that have it. part: as in figure_of."""
+    found = [value for row in rounds if (value := figure_of(row, field, part)) is not None]
     return median(found) if found else None
 
 

@@ -107,6 +107,14 @@ def add_processes(
     summary.peak_resident_mb = {name: round(each / 1e6, 1) for name, each in with_total(peak).items()}
 
 
+def figure_of(summary: Summary, field: str, part: str) -> float | None:
+    """None if it was not measured. part: percentile, or key of a figure by process; "" for a plain number."""
+    found = getattr(summary, field)
+    if part:
+        found = found.get(part) if isinstance(found, dict) else getattr(found, part)
+    return None if found is None else float(found)
+
+
 def with_total(values: Mapping[str, float]) -> dict[str, float]:
     """The same and their sum, if there are any."""
     return {**values, "total": sum(values.values())} if values else {}

@@ -6,12 +6,12 @@ from statistics import median
 
 import msgspec
 
-from bench.core.summary import Summary
+from bench.core.summary import Summary, figure_of
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """field and part: where a summary has it; part is a percentile or the key of a figure by process, "" for none."""
+    """field and part: where a summary has it (bench.core.summary.figure_of)."""
 
     title: str
     field: str
@@ -49,10 +49,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
 def value(row: Summary, figure: Figure) -> float | None:
     """None if it was not measured."""
-    found = getattr(row, figure.field)
-    if figure.part:
-        found = found.get(figure.part) if isinstance(found, dict) else getattr(found, figure.part)
-    return None if found is None else float(found)
+    return figure_of(row, figure.field, figure.part)
 
 
 def spread(rounds: Sequence[Summary], figure: Figure) -> Spread | None:

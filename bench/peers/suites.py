@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import workloads
+from bench.client.target import CHAT, COMPLETIONS
 from bench.commands.control_plane import ControlPlaneOptions, fake_engine, streams_plan
 from bench.core.plan import Plan
 from bench.errors import BenchError
@@ -16,7 +17,6 @@ from shared.repository.export import export_model
 from shared.repository.stored_model import StoredModel
 
 ENGINE_PEERS = (vllm.NAME, llama_cpp.NAME, generate_batch.NAME)
-CONTROL_PLANE_PEERS = (dynamo.NAME,)
 STREAMS = (1, 64, 256)
 WARM_STREAMS = 16
 # Against which of our variants each peer is measured.
@@ -27,8 +27,6 @@ INSTALLERS: dict[str, Callable[[Environment], None]] = {
     generate_batch.NAME: generate_batch.install,
     dynamo.NAME: dynamo.install,
 }
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Measurements of Tokenbus; each prints what it measured and can write it to bench/results."""
+"""Measurements of Tokenbus; each prints what it measured, and most can write it as JSON."""

@@ -1,4 +1,4 @@
-"""One step of the CPU engine against its own matrix products and attention measured alone, and against torch's.
+"""One step of the CPU engine against its own matrix products and attention, each measured alone.
 
 python -m bench.engine_step [--quantization none int8 gguf] [--batch 1 16 64] [--context-len 256] [--json FILE]
 

@@ -46,10 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     setup.add_argument("--again", action="store_true", help="also those that are there")
     run = words.add_parser("run", allow_abbrev=False, help="measure; options of `tokenbus up` go behind --")
     run.add_argument("--suite", choices=SUITES, default="engine")
-    run.add_argument("--peers", nargs="+", choices=suites.ENGINE_PEERS, default=list(suites.ENGINE_PEERS))
-    run.add_argument("--ours", nargs="+", choices=list(ours.VARIANTS), default=list(ours.VARIANTS))
-    run.add_argument("--workloads", nargs="+", choices=workloads.NAMES, default=list(workloads.NAMES))
-    run.add_argument("--chat", action="store_true", help="control plane: chats, not completions")
+    run.add_argument(
+        "--peers", nargs="+", choices=suites.ENGINE_PEERS, default=list(suites.ENGINE_PEERS), help="engine suite"
+    )
+    run.add_argument("--ours", nargs="+", choices=list(ours.VARIANTS), default=list(ours.VARIANTS), help="engine suite")
+    run.add_argument(
+        "--workloads", nargs="+", choices=workloads.NAMES, default=list(workloads.NAMES), help="engine suite"
+    )
+    run.add_argument("--chat", action="store_true", help="control-plane suite: chats, not completions")
     run.add_argument("--rounds", type=int, default=3, metavar="N")
     run.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     run.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")

@@ -7,14 +7,9 @@ from safetensors import SafetensorError, safe_open
 
 from shared.repository.config import ModelConfig
 from shared.repository.errors import BadModelFile
-from shared.repository.gguf_config import (
-    PERMUTING_ARCHITECTURES,
-    gguf_architecture,
-    huggingface_name,
-    undo_permutation,
-)
 from shared.repository.gguf_data import read_gguf_tensor
 from shared.repository.gguf_file import GgufFile, GgufTensor, read_gguf
+from shared.repository.gguf_parameters import in_huggingface_order, iter_gguf_parameters
 from shared.repository.progress import Progress, no_progress
 from shared.repository.safetensors_file import read_safetensors_header
 from shared.repository.stored_model import StoredModel
@@ -52,27 +47,11 @@ def _safetensors_weights(model: StoredModel) -> Iterator[tuple[str, torch.Tensor
 
 
 def _gguf_weights(gguf: GgufFile, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    permuted = gguf_architecture(gguf) in PERMUTING_ARCHITECTURES
-    for tensor in gguf.tensors.values():
-        name = huggingface_name(tensor.name)
-        if name is None or is_ignored(name, config):
-            continue
-        yield name, _gguf_tensor(gguf, tensor, heads_to_reorder(name, config) if permuted else None)
+    for name, tensor, num_heads in iter_gguf_parameters(gguf, config):
+        yield name, _gguf_tensor(gguf, tensor, num_heads)
 
 
 def _gguf_tensor(gguf: GgufFile, tensor: GgufTensor, num_heads: int | None) -> torch.Tensor:
-    """The tensor in Hugging Face's row order; num_heads: None when its rows are in that order already."""
-    array = read_gguf_tensor(gguf, tensor)
-    if num_heads is not None:
-        array = undo_permutation(array, num_heads)
-    values = torch.from_numpy(array)
+    """The tensor in Hugging Face's row order."""
+    values = torch.from_numpy(in_huggingface_order(read_gguf_tensor(gguf, tensor), num_heads))
     return values.view(torch.bfloat16) if tensor.type.name == "BF16" else values
-
-
-def heads_to_reorder(name: str, config: ModelConfig) -> int | None:
-    """How many heads the rows of a query or key projection make up; None for other parameters."""
-    if ".self_attn.q_proj." in name:
-        return config.num_attention_heads
-    if ".self_attn.k_proj." in name:
-        return config.num_key_value_heads
-    return None

@@ -171,7 +171,7 @@ class Bus:
 
     @property
     def num_subscriptions(self) -> int:
-        """Subscriptions of this connection, nats-py's own for replies among them."""
+        """Subscriptions of this connection, those for replies among them."""
         return len(self._client._subs)
 
     def publish(self, subject: str, data: bytes, reply: str = "", headers: bytes = b"") -> bool:
@@ -193,7 +193,7 @@ class Bus:
         return self._client.write_now(b"%b%b%b\r\n" % (head.encode(), headers, data))
 
     async def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
-        """Call handler(subject, reply, data, headers) for each message, in order, from the read loop."""
+        """Call handler(subject, reply, data, headers) for each message, in order, in the call in which it arrives."""
 
         async def unused(message: Msg) -> None:
             raise AssertionError("messages of this subscription go to its handler")

@@ -133,11 +133,12 @@ class DirectClient(NatsClient):
     async def _process_connect_init(self) -> None:
         await super()._process_connect_init()
         transport = self._socket()
-        if transport is not None and transport.get_extra_info("ssl_object") is not None:
+        if transport is None:
+            return
+        if transport.get_extra_info("ssl_object") is not None:
             protocol: Any = transport.get_protocol()
             protocol._over_ssl = True  # as asyncio's own start_tls does; without it every end logs a warning
-        if transport is not None:
-            self._take_over(transport)
+        self._take_over(transport)
 
     def _take_over(self, transport: Any) -> None:
         """From here on what arrives is cut here, beginning with what the stream has read already."""

@@ -105,7 +105,7 @@ class NatsLog:
                     return await attempt()
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 if quiet_until is not None and loop.time() > quiet_until:
-                    _logger.warning("log %s is not there yet: %s", self.stream, error or type(error).__name__)
+                    _logger.warning("log %s is not there yet: %s", self.stream, str(error) or type(error).__name__)
                     quiet_until = None
                 await asyncio.sleep(RETRY_WAIT_S)
 
@@ -212,7 +212,7 @@ class NatsLog:
                 await self.bus.request(subjects.stream_api("INFO", self.stream), b"", ATTEMPT_TIMEOUT_S)
             )
         except (BusError, TimeoutError, msgspec.MsgspecError) as error:
-            raise LogUnavailable(f"log not there: {error or type(error).__name__}") from error
+            raise LogUnavailable(f"log not there: {str(error) or type(error).__name__}") from error
         if info.state is None:
             raise LogUnavailable(f"log not there: {info.error.description if info.error else 'no answer'}")
         return info.state.first_seq, info.state.last_seq

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from shared import subjects
 from shared.bus.client import Bus, Subscription
+from shared.bus.requests import NO_RESPONDERS
 from shared.messages.codec import WireError, decoder, encode
 from shared.messages.control import Attach, Attached, Detach, DetokenizerHeartbeat
 from shared.messages.pipeline import DeltaBatch
@@ -16,7 +17,6 @@ from shared.reading.stream import Stream
 
 TICK_S = 0.1
 NUMBER_BITS = 62
-NO_RESPONDERS = b"NATS/1.0 503"
 
 _decode_batch = decoder(DeltaBatch)
 _decode_attached = decoder(Attached)
@@ -24,7 +24,7 @@ _decode_heartbeat = decoder(DetokenizerHeartbeat)
 
 
 class StreamHub:
-    """Attaches streams and hands each new delta to its stream's on_delta, from the bus's read loop.
+    """Attaches streams and hands each new delta to its stream's on_delta as it arrives.
 
     num_malformed: messages that could not be decoded and were dropped.
     """

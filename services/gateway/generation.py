@@ -40,7 +40,7 @@ class Generation:
     to tell of their end. limit_s: seconds from now after which this client wants no answer, None if it waits for the
     end. is_kept: whether the requests go on when this answer breaks off.
 
-    Deltas come in from the bus's read loop (_on_delta) and leave in the same call: a token costs no task switch. No
+    Deltas come in as their batch arrives (_on_delta) and leave in the same call: a token costs no task switch. No
     HTTP status is sent before the first delta or end (rule 13). Whatever way it ends, every prompt is abandoned, which
     cancels in the log what nobody else may read.
     """
@@ -177,15 +177,15 @@ class Generation:
                 self.fail(error)
                 return
         choice = first_choice + delta.choice
-        if self._format is not None and self._held is None:
-            self._count(choice, delta, now)
-            self._exchange.write_event(self._format.event(choice, delta))
-        elif self._format is not None and self._held is not None:
-            self._held.append((choice, delta, now))
-            self._begun.set()
-        elif self._gathering is not None:
+        if self._gathering is not None:
             self._count(choice, delta, now)
             self._gathering.on_delta(choice, delta)
+        elif self._held is not None:
+            self._held.append((choice, delta, now))
+            self._begun.set()
+        elif self._format is not None:
+            self._count(choice, delta, now)
+            self._exchange.write_event(self._format.event(choice, delta))
         if delta.end is not None:
             self._on_end(delta)
 

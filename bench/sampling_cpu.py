@@ -26,7 +26,7 @@ from kernels.native.build import BuildError
 from kernels.native.isa import Level
 from kernels.native.library import Library, load_library
 from kernels.sampling import cpu
-from kernels.sampling.native import declare, sample_native
+from kernels.sampling.native import sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import Sampled
 from services.worker.engine.interface import RowSampling
@@ -80,7 +80,6 @@ class NativeSampler:
 
     def __init__(self, library: Library, num_threads: int) -> None:
         self._functions = library.functions
-        declare(self._functions)
         self._team = self._functions.tokenbus_team_new(num_threads)
         self._batches = RowBatches(VOCABULARY)
 

@@ -32,7 +32,7 @@ class Products:
 
     def __init__(self, level: Level | None = None, num_threads: int = 1, defines: tuple[str, ...] = ()) -> None:
         self._functions = load_library(level, defines).functions
-        self._team = ctypes.c_void_p(self._functions.tokenbus_team_new(num_threads))
+        self._team = self._functions.tokenbus_team_new(num_threads)
 
     def __del__(self) -> None:
         if hasattr(self, "_team"):
@@ -51,7 +51,7 @@ class Products:
         as it needs from the start.
         """
         structs = (LinearStruct * len(matrices))(*(matrix.struct() for matrix in matrices))
-        self._functions.tokenbus_linear(self._team, structs, len(matrices), _address(values), num_rows, _address(out))
+        self._functions.tokenbus_linear(self._team, structs, len(matrices), values.data_ptr(), num_rows, out.data_ptr())
 
     def quantize(self, packed: PackedLinear, values: Tensor) -> QuantizedRows:
         """The values as this matrix's encoding reads them. Not for bfloat16."""
@@ -59,20 +59,17 @@ class Products:
         codes = torch.empty((num_rows, packed.n_in), dtype=torch.int8)
         scales, sums = torch.empty((num_rows, num_groups)), torch.empty((num_rows, num_groups))
         self._functions.tokenbus_quantize(
-            _struct(packed), _address(values), num_rows, _address(codes), _address(scales), _address(sums)
+            ctypes.byref(packed.struct()),
+            values.data_ptr(),
+            num_rows,
+            codes.data_ptr(),
+            scales.data_ptr(),
+            sums.data_ptr(),
         )
         return QuantizedRows(codes, scales, sums)
 
     def embed(self, packed: PackedLinear, ids: Tensor) -> Tensor:
         """float32 [len(ids), n_in], the weights of these outputs. ids: int32, each below n_out."""
         out = torch.empty((len(ids), packed.n_in))
-        self._functions.tokenbus_embed(_struct(packed), _address(ids), len(ids), _address(out))
+        self._functions.tokenbus_embed(ctypes.byref(packed.struct()), ids.data_ptr(), len(ids), out.data_ptr())
         return out
-
-
-def _struct(packed: PackedLinear) -> object:
-    return ctypes.byref(packed.struct())
-
-
-def _address(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())

@@ -8,17 +8,26 @@ from pathlib import Path
 from kernels.native.build import BuildError, library_file
 from kernels.native.isa import Level, cpu_flags, levels_of
 
-_POINTER = ctypes.c_void_p
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
-    "tokenbus_team_new": (_POINTER, (ctypes.c_int,)),
+    "tokenbus_team_new": (_POINTER, (_INT,)),
     "tokenbus_team_delete": (None, (_POINTER,)),
-    "tokenbus_engine_new": (_POINTER, (_POINTER, ctypes.c_int)),
+    "tokenbus_engine_new": (_POINTER, (_POINTER, _INT)),
     "tokenbus_engine_delete": (None, (_POINTER,)),
     "tokenbus_engine_step": (None, (_POINTER, _POINTER)),
-    "tokenbus_engine_set_max_tokens_alone": (None, (_POINTER, ctypes.c_int)),
-    "tokenbus_engine_products": (None, (_POINTER, ctypes.c_int, _POINTER)),
+    "tokenbus_engine_set_max_tokens_alone": (None, (_POINTER, _INT)),
+    "tokenbus_engine_products": (None, (_POINTER, _INT, _POINTER)),
     "tokenbus_engine_attention": (None, (_POINTER, _POINTER)),
     "tokenbus_engine_team": (_POINTER, (_POINTER,)),
+    "tokenbus_sample": (None, (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _INT)),
+    "tokenbus_attention_plan_new": (_POINTER, ()),
+    "tokenbus_attention_plan_delete": (None, (_POINTER,)),
+    "tokenbus_attention_plan_make": (None, (_POINTER, _POINTER, _POINTER, _INT)),
+    "tokenbus_attention_plan_num_tasks": (_INT, (_POINTER,)),
+    "tokenbus_paged_attention": (None, (_POINTER, _POINTER, _POINTER, _INT)),
+    "tokenbus_linear": (None, (_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER)),
+    "tokenbus_quantize": (None, (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)),
+    "tokenbus_embed": (None, (_POINTER, _POINTER, _INT, _POINTER)),
 }
 
 

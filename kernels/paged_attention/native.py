@@ -68,9 +68,8 @@ class NativeAttention:
         the library cannot be had."""
         check_packable(block_size, head_dim)
         functions = self._functions = load_library(level).functions
-        functions.tokenbus_attention_plan_new.restype = ctypes.c_void_p
-        self._team = ctypes.c_void_p(functions.tokenbus_team_new(num_threads))
-        self._plan = ctypes.c_void_p(functions.tokenbus_attention_plan_new())
+        self._team = functions.tokenbus_team_new(num_threads)
+        self._plan = functions.tokenbus_attention_plan_new()
         self._num_threads = num_threads
         cache = CacheShape(block_size, num_kv_heads, head_dim)
         self._shape = AttentionShape(cache, num_heads, sliding_window or 0, head_dim**-0.5)

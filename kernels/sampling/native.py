@@ -6,24 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.native.address import address_of
 from kernels.sampling.native_rows import RowBatch
 from kernels.sampling.rows import NOT_FINITE, Sampled, TokenLogprobs
 
 _NOT_FINITE, _ID_OUT_OF_RANGE = 1, 3
-
-
-def declare(library: ctypes.CDLL) -> None:
-    """Tells ctypes the sampler's signature, once after the library is loaded."""
-    library.tokenbus_sample.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int32,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int32,
-    ]
-    library.tokenbus_sample.restype = None
 
 
 def sample_native(
@@ -34,7 +21,7 @@ def sample_native(
     indices: NDArray[np.int32] | None = None,
     likeliest: NDArray[np.int32] | None = None,
 ) -> Sampled:
-    """kernels.sampling.cpu.sample by the C++ library, for which `declare` was called.
+    """kernels.sampling.cpu.sample by the C++ library, as load_library gives it.
 
     team: the address of a tokenbus::Team. logits: float32 [at least N, vocabulary], contiguous, overwritten. indices:
     int32 [N], the rows of the batch that the first N rows of logits belong to (batch.needs_logits()), by default all.
@@ -54,7 +41,7 @@ def sample_native(
             batch.vocab_size,
             batch.parameters_address,
             batch.results_address,
-            indices.__array_interface__["data"][0],
+            address_of(indices),
             len(indices),
         )
     return _collect(batch)

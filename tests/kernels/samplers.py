@@ -1,6 +1,5 @@
 """The samplers of the CPU behind one face: torch, and C++ at every instruction level that this machine has."""
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -27,8 +26,6 @@ class Native:
 
     def __init__(self, level: str, num_threads: int = 2) -> None:
         self.library = load_library(level).functions
-        native.declare(self.library)
-        self.library.tokenbus_team_new.restype = ctypes.c_void_p
         self.team = self.library.tokenbus_team_new(num_threads)
 
     def close(self) -> None:

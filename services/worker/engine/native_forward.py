@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.model import NativeModel
-from kernels.sampling.native import declare, sample_native
+from kernels.sampling.native import sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import NOT_FINITE
 from services.worker.engine.interface import StepInput, StepOutput
@@ -29,7 +29,6 @@ class NativeForward:
         self.kernels: str = model.level
         self.kv_cache = model.kv_cache
         self.model = model
-        declare(model.functions)
         self.max_rows_alone = 0
         self._batches = RowBatches(model.vocab_size)
         self._logits = torch.empty((model.max_num_seqs, model.vocab_size), dtype=torch.float32)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.structs import StepStruct
+from kernels.native.address import address_of
 from services.worker.engine.interface import StepInput
 
 
@@ -42,13 +43,9 @@ class StepColumns:
             len(batch.context_lens),
             len(row_tokens),
             batch.block_tables.shape[1],
-            *(_address(column) for column in columns),
+            *(address_of(column) for column in columns),
             logits.data_ptr(),
-            _address(likeliest),
-            _address(token_is_finite),
+            address_of(likeliest),
+            address_of(token_is_finite),
         )
         return cls(struct, likeliest, token_is_finite, columns)
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -34,10 +34,10 @@ def request_body(target: Target, request: PlannedRequest) -> dict[str, Any]:
     }
     if target.temperature is not None:
         body["temperature"] = target.temperature
-    if target.exact:
-        body["ignore_eos" if target.backend in KNOW_IGNORE_EOS else "min_tokens"] = (
-            True if target.backend in KNOW_IGNORE_EOS else request.max_tokens
-        )
+    if target.exact and target.backend in KNOW_IGNORE_EOS:
+        body["ignore_eos"] = True
+    elif target.exact:
+        body["min_tokens"] = request.max_tokens
     if target.sends_token_ids:
         if not request.prompt.token_ids:
             raise TargetError("prompts without token ids: give --tokenizer, or --prompt-format text")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bench.commands.frame import run, start_results
 from bench.commands.serve import dataset_requests
-from bench.core.plan import Plan, PlannedRequest
+from bench.core.plan import Plan
 from bench.errors import BenchError
 from bench.options import Count, DatasetOptions, NumRounds
 from bench.report.publish import publish
@@ -34,11 +34,11 @@ def _throughput(options: ThroughputOptions, node_options: Sequence[str]) -> int:
     if options.dataset_name == "timed_trace":
         raise BenchError("a trace has its own times: replay it with `tokenbus bench serve`")
     results = start_results("throughput", options)
+    dataset = _with_lengths(options)
     with open_session(options, node_options) as session:
         session.warm_up()
         for number in range(options.num_rounds):
-            dataset = _with_lengths(options)
-            requests: list[PlannedRequest] = dataset_requests(dataset, session.prompts, options.seed + number)
+            requests = dataset_requests(dataset, session.prompts, options.seed + number)
             results.rows.append(session.measure(Plan(options.dataset_name, requests)))
     return publish(results, options)
 

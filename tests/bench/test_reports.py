@@ -12,6 +12,7 @@ from bench.core.saturation import find_saturation, rate_step
 from bench.core.summary import Summary, summarize
 from bench.report.plot import save_plot
 from bench.report.results import ResultsError, load_results, new_results, save_results
+from bench.report.rows import save_rows
 
 
 def row(name: str = "W2", **fields: object) -> Summary:
@@ -89,3 +90,12 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
     rows = [row(cpu_us_per_output_token={"a": 1.0, "b": 2.0, "total": 3.0}, ttft=times(1, 2)), row("W3")]
     save_plot("a title", rows, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_a_module_come_with_its_command_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["worker_step.py", "--steps", "9"])
+    save_rows(tmp_path / "rows.json", "worker_step", [{"us": 1.5}], {"scale": 2})
+    written = msgspec.json.decode((tmp_path / "rows.json").read_bytes())
+    assert written.pop("machine")["cores"] >= 1
+    command = "python -m bench.worker_step --steps 9"
+    assert written == {"bench": "worker_step", "command": command, "scale": 2, "rows": [{"us": 1.5}]}

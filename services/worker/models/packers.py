@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -10,6 +10,8 @@ from kernels.linear.packing import PackedLinear, pack_bf16
 from kernels.linear.packing_blocks import RawBlocks, can_pack, pack_blocks, quantize_q8_0
 from kernels.linear.packing_int8 import fits_int8, pack_int8
 from services.worker.models.layers import Linear
+
+T = TypeVar("T", Tensor, Tensor | None)
 
 
 class Packer(Protocol):
@@ -27,9 +29,7 @@ class Bf16Packer:
 
     def pack(self, linear: Linear, order: Tensor | None = None) -> PackedLinear:
         """See Packer."""
-        if order is None:
-            return pack_bf16(linear.weight, linear.bias)
-        return pack_bf16(linear.weight[order], None if linear.bias is None else linear.bias[order])
+        return pack_bf16(_in_order(linear.weight, order), _in_order(linear.bias, order))
 
     def pack_head(self, linear: Linear) -> PackedLinear:
         """See Packer."""
@@ -44,9 +44,7 @@ class Int8Packer(Bf16Packer):
         """See Packer."""
         if not fits_int8(linear.weight.shape[1]):
             return super().pack(linear, order)
-        if order is None:
-            return pack_int8(linear.weight, linear.bias)
-        return pack_int8(linear.weight[order], None if linear.bias is None else linear.bias[order])
+        return pack_int8(_in_order(linear.weight, order), _in_order(linear.bias, order))
 
     def pack_head(self, linear: Linear) -> PackedLinear:
         """See Packer."""
@@ -69,9 +67,12 @@ class BlockPacker:
         is_whole = len(parts) == len(linear.names) and sum(len(part.data) for part in parts) == rows
         if not is_whole or not can_pack([part.type for part in parts]):
             return Bf16Packer().pack(linear, order)
-        bias = linear.bias if order is None or linear.bias is None else linear.bias[order]
-        return pack_blocks(parts, order, bias)
+        return pack_blocks(parts, order, _in_order(linear.bias, order))
 
     def pack_head(self, linear: Linear) -> PackedLinear:
         """See Packer."""
         return self.pack(linear)
+
+
+def _in_order(rows: T, order: Tensor | None) -> T:
+    return rows if rows is None or order is None else rows[order]

@@ -1,6 +1,6 @@
 // Parts of a step on their own, over the same weights and with the same team: what a whole step is measured against.
 #include "kernels/decoder/engine.h"
-#include "kernels/decoder/product.h"
+#include "kernels/linear/product.h"
 
 namespace tokenbus {
 
@@ -8,7 +8,7 @@ namespace {
 
 void multiply(Engine& engine, const Linear& linear, const bf16* input, int num_rows, bf16* output) {
   const size_t width = static_cast<size_t>(linear.panels()) * kPanel;
-  product(engine.team, engine.workspace, linear, input, num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+  product(engine.team, linear, engine.workspace.rows(input), num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
     store_bf16(output + row * width + panel * kPanel, a);
     store_bf16(output + row * width + panel * kPanel + 16, b);
   });

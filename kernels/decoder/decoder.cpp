@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "kernels/decoder/engine.h"
-#include "kernels/decoder/product.h"
 #include "kernels/kv_cache_write/kv_cache_write.h"
 #include "kernels/linear/embedding.h"
+#include "kernels/linear/product.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 
@@ -56,7 +56,7 @@ class Member {
 
   void attention(const Layer& layer, int index) {
     norm(layer.attention_norm);
-    product(team_, space_, layer.query_key_value, space_.normed.get(), step_.num_tokens,
+    product(team_, layer.query_key_value, space_.rows(space_.normed.get()), step_.num_tokens,
             [&](int token, int panel, f32x16 a, f32x16 b) {
               store_bf16(heads(token) + panel * kPanel, a);
               store_bf16(heads(token) + panel * kPanel + 16, b);
@@ -81,7 +81,7 @@ class Member {
 
   void feed_forward(const Layer& layer) {
     norm(layer.feed_forward_norm);
-    product(team_, space_, layer.gate_up, space_.normed.get(), step_.num_tokens,
+    product(team_, layer.gate_up, space_.rows(space_.normed.get()), step_.num_tokens,
             [&](int token, int panel, f32x16 gate, f32x16 up) {
               bf16* inner = space_.activated.get() + static_cast<size_t>(token) * d_.inner_size;
               store_bf16(inner + panel * 16, silu(gate) * up);
@@ -102,14 +102,13 @@ class Member {
     });
     Likeliest& likeliest = engine_.likeliest[index_];
     likeliest.clear(step_.num_rows);
-    product(team_, space_, d_.lm_head, sampled, step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+    product(team_, d_.lm_head, space_.rows(sampled), step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
       const int count = std::min(kPanel, d_.vocab_size - panel * kPanel);
       if (count < kPanel) repeat_first(a, b, count);
       likeliest.see(row, panel, a, b);
       if (step_.logits_slots[row] < 0) return;
-      float* logits = step_.logits + static_cast<size_t>(step_.logits_slots[row]) * d_.vocab_size + panel * kPanel;
-      memcpy(logits, &a, std::min(count, 16) * sizeof(float));
-      if (count > 16) memcpy(logits + 16, &b, (count - 16) * sizeof(float));
+      float* logits = step_.logits + static_cast<size_t>(step_.logits_slots[row]) * d_.vocab_size;
+      store_columns(logits + panel * kPanel, count, a, b);
     });
     team_.share(step_.num_rows, [&](int row) { step_.likeliest[row] = Likeliest::merge(engine_.likeliest, row); });
   }
@@ -121,7 +120,7 @@ class Member {
 
   // input times the weights, onto the residual.
   void add_product(const Linear& linear, const bf16* input) {
-    product(team_, space_, linear, input, step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+    product(team_, linear, space_.rows(input), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
       float* sum = residual(token) + panel * kPanel;
       store(sum, load<f32x16>(sum) + a);
       store(sum + 16, load<f32x16>(sum + 16) + b);

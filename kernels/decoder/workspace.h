@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <vector>
 
 #include "kernels/decoder/decoder.h"
 
@@ -34,8 +33,11 @@ struct Workspace {
         activated(tokens(d) * d.inner_size),
         sampled(static_cast<size_t>(d.max_num_seqs) * d.hidden_size),
         codes(tokens(d) * widest(d)),
-        scales(tokens(d) * widest(d) / 32),
-        sums(tokens(d) * widest(d) / 32) {}
+        scales(tokens(d) * widest(d) / kBlock),
+        sums(tokens(d) * widest(d) / kBlock) {}
+
+  // A product's input, and where it goes once quantised.
+  Rows rows(const bf16* values) const { return {values, codes.get(), scales.get(), sums.get()}; }
 
   Buffer<float> residual;  // [T][hidden]
   Buffer<bf16> normed;     // [T][hidden]

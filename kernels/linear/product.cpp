@@ -1,11 +1,10 @@
-// A product on its own, with float sums: for tests and measurements. A step has its products in kernels/decoder.
+// A product on its own, with float sums: for tests and measurements.
+#include "kernels/linear/product.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "kernels/linear/embedding.h"
-#include "kernels/linear/panel.h"
-#include "kernels/linear/quantize.h"
-#include "kernels/native/team.h"
 
 namespace tokenbus {
 
@@ -26,18 +25,9 @@ struct QuantizedRows {
 
 // By every member of a team's run.
 void multiply(Team& team, const Linear& linear, const Rows& rows, int num_rows, float* out) {
-  const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
-  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
-  team.share(linear.panels() * chunks, [&](int task) {
-    const int panel = task / chunks, chunk = task % chunks, column = panel * kPanel;
-    const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
-    const int count = std::min(kPanel, linear.n_out - column);
-    alignas(64) float sums[kTaskRows * kPanel], bias[kPanel] = {};
-    if (linear.bias != nullptr) memcpy(bias, linear.bias + column, sizeof bias);
-    compute_panel(linear, rows, first, last, panel, sums);
-    for (int row = first; row < last; row++)
-      for (int lane = 0; lane < count; lane++)
-        out[static_cast<size_t>(row) * linear.n_out + column + lane] = sums[(row - first) * kPanel + lane] + bias[lane];
+  product(team, linear, rows, num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+    const int column = panel * kPanel, count = std::min(kPanel, linear.n_out - column);
+    store_columns(out + static_cast<size_t>(row) * linear.n_out + column, count, a, b);
   });
 }
 

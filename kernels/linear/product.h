@@ -1,6 +1,7 @@
-// A product within a step: its input quantised if need be, its tasks shared by the team, its sums used while they are hot.
+// A product: its input quantised if need be, its tasks shared by the team, its sums used while they are hot.
 #pragma once
-#include "kernels/decoder/workspace.h"
+#include <algorithm>
+
 #include "kernels/linear/panel.h"
 #include "kernels/linear/quantize.h"
 #include "kernels/native/team.h"
@@ -8,17 +9,16 @@
 namespace tokenbus {
 
 // By every member of the team: use(row, panel, first, second) once for each row and panel of input times the weights,
-// bias included; input: [num_rows][n_in].
+// bias included; input: its values [num_rows][n_in], and room for them quantised.
 template <class Use>
-void product(Team& team, Workspace& space, const Linear& linear, const bf16* input, int num_rows, Use&& use) {
-  const Rows rows{input, space.codes.get(), space.scales.get(), space.sums.get()};
-  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, rows, row); });
+void product(Team& team, const Linear& linear, const Rows& input, int num_rows, Use&& use) {
+  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, input, row); });
   const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
   team.share(linear.panels() * chunks, [&](int task) {
     const int panel = task / chunks, chunk = task % chunks;
     const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
     alignas(64) float sums[kTaskRows * kPanel];
-    compute_panel(linear, rows, first, last, panel, sums);
+    compute_panel(linear, input, first, last, panel, sums);
     f32x16 bias[2] = {};
     if (linear.bias != nullptr) {
       bias[0] = load<f32x16>(linear.bias + panel * kPanel);
@@ -29,6 +29,12 @@ void product(Team& team, Workspace& space, const Linear& linear, const bf16* inp
       use(row, panel, load<f32x16>(of_row) + bias[0], load<f32x16>(of_row + 16) + bias[1]);
     }
   });
+}
+
+// The first `count` of a panel's 32 columns.
+static inline void store_columns(float* to, int count, f32x16 first, f32x16 second) {
+  memcpy(to, &first, std::min(count, 16) * sizeof(float));
+  if (count > 16) memcpy(to + 16, &second, (count - 16) * sizeof(float));
 }
 
 }  // namespace tokenbus

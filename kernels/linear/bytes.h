@@ -4,10 +4,20 @@
 // With VNNI the weights' codes are unsigned and one instruction does it all. AVX2 adds its products in 16 bits first,
 // so bytes become signed there (two products of 128 * 127 just fit), and nibbles are added up in 16 bits for a block.
 #pragma once
-#include "kernels/linear/fused.h"
 #include "kernels/linear/linear.h"
 
 namespace tokenbus {
+
+// One register of floats or of integers, whichever size the machine has.
+#ifdef __AVX512VNNI__
+typedef f32x16 Floats;
+typedef i32x16 Ints;
+#else
+typedef f32x8 Floats;
+typedef int32_t Ints __attribute__((vector_size(32)));
+#endif
+
+constexpr int kLanes = sizeof(Ints) / sizeof(int32_t);
 
 struct Half {  // fp16
   uint16_t bits;

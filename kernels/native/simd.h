@@ -9,6 +9,7 @@
 #include <cstring>
 
 typedef uint16_t bf16;
+typedef float f32x8 __attribute__((vector_size(32)));
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
@@ -76,6 +77,27 @@ static inline f32x16 dot_bf16(f32x16 sum, i32x16 a, i32x16 b) {
 #endif
 }
 
+// a * b + c rounded once: said outright, since the compiler's choice which product to fuse may differ between places that
+// must agree.
+static inline f32x8 fused(f32x8 a, f32x8 b, f32x8 c) {
+  return (f32x8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+static inline f32x16 fused(f32x16 a, f32x16 b, f32x16 c) {
+#ifdef __AVX512F__
+  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  f32x8 halves[2];
+  for (int half = 0; half < 2; half++) {
+    const auto half_of = [half](const f32x16& whole) {
+      return load<f32x8>(reinterpret_cast<const char*>(&whole) + half * sizeof(f32x8));
+    };
+    halves[half] = fused(half_of(a), half_of(b), half_of(c));
+  }
+  return load<f32x16>(halves);
+#endif
+}
+
 static inline f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 // The lanes added in pairs, the pairs in pairs, and so on: the same order on every machine.
@@ -85,14 +107,6 @@ static inline float sum_of(f32x16 value) {
   for (int width = 8; width > 0; width /= 2)
     for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
   return lanes[0];
-}
-
-static inline float max_of(f32x16 value) {
-  float lanes[16], largest;
-  memcpy(lanes, &value, sizeof lanes);
-  largest = lanes[0];
-  for (int lane = 1; lane < 16; lane++) largest = lanes[lane] > largest ? lanes[lane] : largest;
-  return largest;
 }
 
 // e^x by 2^n * 2^r with a polynomial of degree 6 for 2^r, r in [-1/2, 1/2]; relative error some 1e-7. Below -87 it is

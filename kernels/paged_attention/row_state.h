@@ -12,25 +12,6 @@ constexpr int kBlockRows = 4;
 
 constexpr float kNoScore = -1e30f;
 
-// a * b + c, rounded once: said outright, since the compiler's choice which product to fuse may differ between places
-// that must agree.
-static inline f32x16 fused(f32x16 a, f32x16 b, f32x16 c) {
-#ifdef __AVX512F__
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#else
-  f32x16 result;
-  for (int half = 0; half < 2; half++) {
-    __m256 x, y, z;
-    memcpy(&x, reinterpret_cast<const char*>(&a) + 32 * half, 32);
-    memcpy(&y, reinterpret_cast<const char*>(&b) + 32 * half, 32);
-    memcpy(&z, reinterpret_cast<const char*>(&c) + 32 * half, 32);
-    x = _mm256_fmadd_ps(x, y, z);
-    memcpy(reinterpret_cast<char*>(&result) + 32 * half, &x, 32);
-  }
-  return result;
-#endif
-}
-
 // 2^x for x <= 0, exactly 0 below -126; relative error 3e-6, far below the rounding of weights to bf16. NaN stays NaN.
 static inline f32x16 power_of_two(f32x16 x) {
 #ifdef __AVX512F__

@@ -16,7 +16,6 @@ struct Layer {
   Linear gate_up;  // each panel: 16 columns of the gate, then the same 16 of up
   Linear down;
   int32_t sliding_window;  // tokens seen, itself included; 0: all
-  int32_t reserved;
 };
 
 struct Decoder {
@@ -28,8 +27,8 @@ struct Decoder {
   Linear embedding;  // the same weights as lm_head where the model ties them
   Linear lm_head;
   const float* cos_sin;  // [positions][D]: cosines, then sines
-  bf16* kv_cache;        // [layers][keys, values][blocks], packed as kv_cache_write.h says
-  int64_t num_blocks, num_positions;
+  bf16* kv_cache;        // [layers][keys, values][blocks], packed as packed_cache.h says
+  int64_t num_blocks;
 };
 
 struct Step {

@@ -14,6 +14,7 @@ from kernels.decoder.structs import DecoderStruct, LayerStruct, StepStruct
 from kernels.linear.packing import PackedLinear
 from kernels.native.library import Library
 from kernels.native.memory import zeros_in_huge_pages
+from kernels.paged_attention.packed import MAX_HEAD_DIM
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,6 @@ class LayerWeights:
             self.gate_up.struct(),
             self.down.struct(),
             self.sliding_window or 0,
-            0,
         )
 
 
@@ -77,6 +77,8 @@ class Shape:
         ):
             if value % unit:
                 return f"{name} {value} is not a multiple of {unit}"
+        if self.head_dim > MAX_HEAD_DIM:
+            return f"head_dim {self.head_dim} is more than {MAX_HEAD_DIM}"
         return None
 
 
@@ -124,7 +126,6 @@ class NativeModel:
             cos_sin.data_ptr(),
             self.kv_cache.data_ptr(),
             shape.num_blocks,
-            len(cos_sin),
         )
         self._engine = self.functions.tokenbus_engine_new(ctypes.byref(self._decoder), num_threads)
 

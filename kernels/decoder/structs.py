@@ -18,7 +18,6 @@ class LayerStruct(ctypes.Structure):
         ("gate_up", LinearStruct),
         ("down", LinearStruct),
         ("sliding_window", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
     )
 
 
@@ -45,7 +44,6 @@ class DecoderStruct(ctypes.Structure):
         ("cos_sin", ctypes.c_void_p),
         ("kv_cache", ctypes.c_void_p),
         ("num_blocks", ctypes.c_int64),
-        ("num_positions", ctypes.c_int64),
     )
 
 

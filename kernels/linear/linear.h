@@ -27,7 +27,7 @@ struct Linear {
   int panels() const { return (n_out + kPanel - 1) / kPanel; }
 };
 
-// Input rows. values is always there; the quantised form is written by the encoding's own function, before the product.
+// Input rows. values is always there; the quantised form is written before the product (quantize.h), if the encoding reads it.
 struct Rows {
   const bf16* values;  // [M, n_in]
   uint8_t* codes;      // [M, n_in], signed

@@ -67,17 +67,9 @@ void quantize_groups(const bf16* row, int n_in, uint8_t* codes, float* scales, f
 
 }  // namespace
 
-int group_size(const Linear& linear) {
-  switch (linear.encoding) {
-    case kBf16: return 0;
-    case kInt8: return kInt8Group;
-    default: return kBlock;
-  }
-}
-
 void quantize_row(const Linear& linear, const Rows& rows, int row) {
-  const int size = group_size(linear);
-  if (size == 0) return;
+  if (linear.encoding == kBf16) return;
+  const int size = linear.encoding == kInt8 ? kInt8Group : kBlock;
   const size_t start = static_cast<size_t>(row) * linear.n_in, group = start / size;
   const auto quantize = size == kBlock ? quantize_groups<kBlock> : quantize_groups<kInt8Group>;
   quantize(rows.values + start, linear.n_in, rows.codes + start, rows.scales + group, rows.sums + group);

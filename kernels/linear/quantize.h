@@ -12,7 +12,4 @@ namespace tokenbus {
 // Row `row` of rows.values, for this projection's encoding: signed codes, and for each group of them scale and sum.
 void quantize_row(const Linear& linear, const Rows& rows, int row);
 
-// Values that share a scale; 0: the encoding takes bfloat16.
-int group_size(const Linear& linear);
-
 }  // namespace tokenbus

@@ -1,6 +1,6 @@
 """The CPU kernels in C++: how they are built, which instructions they may use, and the few headers they share.
 
-Every kernels/*/*.cpp is one kernel; g++ makes all of them one shared library at first use, once for each machine and
-instruction level, in the user's cache folder. Without g++, or on a processor without AVX2, load() says so and the
-engine computes with torch.
+g++ makes one shared library of all kernels/*/*.cpp at first use, once for each machine and instruction level, in the
+user's cache folder. Without g++, or on a processor without AVX2, load_library() says so and the engine computes with
+torch.
 """

@@ -19,8 +19,6 @@ struct CacheShape {
   int32_t num_kv_heads;
   int32_t head_dim;  // a multiple of 16, at most 256
 
-  int tile_elements() const { return kTileTokens * head_dim; }
-
   // Element at which the tile of tokens [offset, offset + 16) of a block begins; offset in tokens, a multiple of 16.
   size_t tile(int64_t block, int kv_head, int offset) const {
     return ((static_cast<size_t>(block) * num_kv_heads + kv_head) * block_size + offset) * head_dim;

@@ -11,8 +11,8 @@ class TaskRun {
   TaskRun(const AttentionShape& shape, const AttentionStep& step, const AttentionLayer& layer, const AttentionTask& task,
           int kv_head, AttentionScratch& scratch)
       : shape_(shape), layer_(layer), scratch_(scratch), kv_head_(kv_head), group_(shape.heads_per_group()),
-        head_dim_(shape.cache.head_dim), scale_(shape.scale * kLog2E), first_part_(task.first_part),
-        last_part_(task.last_part), num_rows_((task.last_query - task.first_query) * group_),
+        head_dim_(shape.cache.head_dim), scale_(shape.scale * kLog2E), last_part_(task.last_part),
+        num_rows_((task.last_query - task.first_query) * group_),
         table_(step.block_tables + static_cast<size_t>(task.sequence) * step.table_stride) {
     const int first = step.cu_seqlens_q[task.sequence], last = step.cu_seqlens_q[task.sequence + 1];
     context_len_ = step.context_lens[task.sequence];
@@ -93,7 +93,7 @@ class TaskRun {
   AttentionScratch& scratch_;
   const int kv_head_, group_, head_dim_;
   const float scale_;
-  const int first_part_, last_part_, num_rows_;
+  const int last_part_, num_rows_;
   const int32_t* table_;
   int context_len_, first_position_;
   int64_t first_token_;

@@ -233,6 +233,13 @@ def test_torch_takes_over_where_the_kernels_cannot(tmp_path: Path) -> None:
         CpuEngine.load(odd, Options(dtype="bfloat16", kv_cache_memory_bytes=KV_BYTES, quantization="int8"))
 
 
+def test_heads_beyond_the_memory_of_a_block_of_rows_are_torchs(tmp_path: Path) -> None:
+    large = store_tiny_model(tmp_path, "LlamaForCausalLM", torch.bfloat16, head_dim=272)
+    engine = CpuEngine.load(large, Options(dtype="bfloat16", kv_cache_memory_bytes=KV_BYTES))
+    assert engine.forward.kernels == "torch"
+    assert engine.fallback_reason == "head_dim 272 is more than 256"
+
+
 def test_without_a_compiler_torch_takes_over(
     llama: StoredModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

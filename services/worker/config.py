@@ -21,7 +21,8 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         str, msgspec.Meta(description="folder of the model repository; none: $XDG_DATA_HOME/tokenbus/models")
     ] = ""
     dtype: Annotated[
-        Literal["auto", "bfloat16", "float32"], msgspec.Meta(description="of weights and KV; auto: the model's own")
+        Literal["auto", "bfloat16", "float32"],
+        msgspec.Meta(description="of weights and KV; auto: the model's own, float32 on a CPU without AVX-512"),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "int8", "gguf"],
@@ -49,7 +50,9 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     ] = 0
     cpu_kernels: Annotated[
         Literal["auto", "torch", "avx2", "avx512", "amx"],
-        msgspec.Meta(description="cpu engine: instructions to compute with; auto: the best there are"),
+        msgspec.Meta(
+            description="cpu engine: instructions to compute with; auto: the best; all but torch need bfloat16"
+        ),
     ] = "auto"
     engine_stuck_s: Annotated[
         float,

@@ -110,7 +110,9 @@ class Member {
       float* logits = step_.logits + static_cast<size_t>(step_.logits_slots[row]) * d_.vocab_size;
       store_columns(logits + panel * kPanel, count, a, b);
     });
-    team_.share(step_.num_rows, [&](int row) { step_.likeliest[row] = Likeliest::merge(engine_.likeliest, row); });
+    team_.share(step_.num_rows, [&](int row) {
+      step_.likeliest[row] = Likeliest::merge(engine_.likeliest, team_.num_working(), row);
+    });
   }
 
   // Columns that only fill the last panel get the first one's logit, which wins against them by its lower id.

@@ -28,13 +28,14 @@ class Likeliest {
     best.check += (first + second) * 0.0f;
   }
 
-  // Of what all threads have seen of a row: the token, or -1 if some logit was not a finite number.
-  static int32_t merge(const std::vector<Likeliest>& threads, int row) {
+  // Of what the first num_threads have seen of a row: the token, or -1 if some logit was not a finite number. The others
+  // slept through this step: what they hold is of an earlier one.
+  static int32_t merge(const std::vector<Likeliest>& threads, int num_threads, int row) {
     float largest = -std::numeric_limits<float>::infinity();
     int32_t token = std::numeric_limits<int32_t>::max();
     f32x16 check = {};
-    for (const Likeliest& thread : threads) {
-      const Row& best = thread.rows_[row];
+    for (int thread = 0; thread < num_threads; thread++) {
+      const Row& best = threads[thread].rows_[row];
       check += best.check;
       for (int lane = 0; lane < kPanel; lane++) {
         const float value = best.value[lane / 16][lane % 16];

@@ -22,6 +22,9 @@ class Team {
 
   int size() const { return size_; }
 
+  // Within a run: how many members take part, the first so many.
+  int num_working() const { return num_working_; }
+
   // Runs work(member) once on every thread, member from 0, and returns when all have ended. One caller at a time.
   void run(const std::function<void(int)>& work);
 

@@ -222,6 +222,25 @@ def test_few_rows_alone_are_the_same_as_together(llama: StoredModel) -> None:
     assert all(torch.equal(together[length], alone[length]) for length in together)
 
 
+@pytest.mark.parametrize("num_threads", [2, 4])
+def test_greedy_tokens_alone_owe_nothing_to_steps_of_all_before(llama: StoredModel, num_threads: int) -> None:
+    """Whatever threads found in a step that they shared is no candidate in a later one that they sleep through."""
+    before = torch.get_num_threads()
+    try:
+        engine = CpuEngine.load(llama, options(LEVELS[-1], num_threads=num_threads))
+    finally:
+        torch.set_num_threads(before)
+    assert isinstance(engine.forward, NativeForward)
+    model = engine.forward.model
+    model.compute_alone(0)
+    expected = generate(engine, PROMPTS, greedy(4))
+    for prompt, tokens in zip(PROMPTS, expected, strict=True):
+        model.compute_alone(0)
+        generate(engine, PROMPTS, greedy(1))
+        model.compute_alone(1 << 20)
+        assert generate(engine, [prompt], greedy(4)) == [tokens]
+
+
 def test_torch_takes_over_where_the_kernels_cannot(tmp_path: Path) -> None:
     odd = store_tiny_model(tmp_path, "LlamaForCausalLM", torch.bfloat16, head_dim=24)
     engine = CpuEngine.load(odd, Options(dtype="bfloat16", kv_cache_memory_bytes=KV_BYTES))

@@ -6,9 +6,9 @@ namespace tokenbus {
 
 namespace {
 
-void multiply(Engine& engine, const Linear& linear, const bf16* input, int num_rows, bf16* output) {
+void multiply(Engine& engine, Member& member, const Linear& linear, const bf16* input, int num_rows, bf16* output) {
   const size_t width = static_cast<size_t>(linear.panels()) * kPanel;
-  product(engine.team, linear, engine.workspace.rows(input), num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+  product(member, linear, engine.workspace.rows(input), num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
     store_bf16(output + row * width + panel * kPanel, a);
     store_bf16(output + row * width + panel * kPanel + 16, b);
   });
@@ -23,22 +23,22 @@ extern "C" {
 // All matrix products of a step of num_rows tokens, each of them sampled. Their outputs overwrite one another.
 void tokenbus_engine_products(tokenbus::Engine* engine, int num_rows, bf16* output) {
   tokenbus::Workspace& space = engine->workspace;
-  engine->work(num_rows, [&](int) {
+  engine->team.run([&](tokenbus::Member& member) {
     for (int index = 0; index < engine->decoder.num_layers; index++) {
       const tokenbus::Layer& layer = engine->decoder.layers[index];
-      tokenbus::multiply(*engine, layer.query_key_value, space.normed.get(), num_rows, output);
-      tokenbus::multiply(*engine, layer.output, space.attended.get(), num_rows, output);
-      tokenbus::multiply(*engine, layer.gate_up, space.normed.get(), num_rows, output);
-      tokenbus::multiply(*engine, layer.down, space.activated.get(), num_rows, output);
+      tokenbus::multiply(*engine, member, layer.query_key_value, space.normed.get(), num_rows, output);
+      tokenbus::multiply(*engine, member, layer.output, space.attended.get(), num_rows, output);
+      tokenbus::multiply(*engine, member, layer.gate_up, space.normed.get(), num_rows, output);
+      tokenbus::multiply(*engine, member, layer.down, space.activated.get(), num_rows, output);
     }
-    tokenbus::multiply(*engine, engine->decoder.lm_head, space.sampled.get(), num_rows, output);
+    tokenbus::multiply(*engine, member, engine->decoder.lm_head, space.sampled.get(), num_rows, output);
   });
 }
 
 // The attention of all layers of a step.
 void tokenbus_engine_attention(tokenbus::Engine* engine, const tokenbus::Step* step) {
   engine->plan(*step);
-  engine->work(step->num_tokens, [&](int member) {
+  engine->team.run([&](tokenbus::Member& member) {
     for (int layer = 0; layer < engine->decoder.num_layers; layer++) engine->attend(layer, member);
   });
 }

@@ -18,10 +18,10 @@ namespace {
 f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
 
 // What one thread does in a step; all threads run the same phases.
-class Member {
+class StepRun {
  public:
-  Member(Engine& engine, const Step& step, int index)
-      : d_(engine.decoder), team_(engine.team), space_(engine.workspace), engine_(engine), step_(step), index_(index) {}
+  StepRun(Engine& engine, const Step& step, Member& member)
+      : d_(engine.decoder), space_(engine.workspace), engine_(engine), step_(step), member_(member) {}
 
   void run() {
     embed();
@@ -40,7 +40,7 @@ class Member {
 
   // An id that is not in the vocabulary turns its own sequence into NaN, nobody else's.
   void embed() {
-    team_.share(step_.num_tokens, [&](int token) {
+    member_.share(step_.num_tokens, [&](int token) {
       const int32_t id = step_.token_ids[token];
       if (id >= 0 && id < d_.vocab_size)
         embed_row(d_.embedding, id, residual(token));
@@ -50,20 +50,20 @@ class Member {
   }
 
   void norm(const float* weight) {
-    team_.share(step_.num_tokens,
+    member_.share(step_.num_tokens,
                 [&](int token) { rms_norm_row(residual(token), weight, d_.eps, d_.hidden_size, normed(token)); });
   }
 
   void attention(const Layer& layer, int index) {
     norm(layer.attention_norm);
-    product(team_, layer.query_key_value, space_.rows(space_.normed.get()), step_.num_tokens,
+    product(member_, layer.query_key_value, space_.rows(space_.normed.get()), step_.num_tokens,
             [&](int token, int panel, f32x16 a, f32x16 b) {
               store_bf16(heads(token) + panel * kPanel, a);
               store_bf16(heads(token) + panel * kPanel + 16, b);
             });
     bf16 *keys = engine_.keys(index), *values = engine_.values(index);
-    team_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
-    engine_.attend(index, index_);
+    member_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
+    engine_.attend(index, member_);
     add_product(layer.output, space_.attended.get());
   }
 
@@ -81,7 +81,7 @@ class Member {
 
   void feed_forward(const Layer& layer) {
     norm(layer.feed_forward_norm);
-    product(team_, layer.gate_up, space_.rows(space_.normed.get()), step_.num_tokens,
+    product(member_, layer.gate_up, space_.rows(space_.normed.get()), step_.num_tokens,
             [&](int token, int panel, f32x16 gate, f32x16 up) {
               bf16* inner = space_.activated.get() + static_cast<size_t>(token) * d_.inner_size;
               store_bf16(inner + panel * 16, silu(gate) * up);
@@ -90,19 +90,18 @@ class Member {
   }
 
   void finish() {
-    team_.share(step_.num_tokens, [&](int token) {
+    member_.share(step_.num_tokens, [&](int token) {
       f32x16 check = {};
       for (int i = 0; i < d_.hidden_size; i += 16) check += load<f32x16>(residual(token) + i) * 0.0f;
       step_.token_is_finite[token] = sum_of(check) == 0.0f;
     });
     bf16* sampled = space_.sampled.get();
-    team_.share(step_.num_rows, [&](int row) {
+    member_.share(step_.num_rows, [&](int row) {
       rms_norm_row(residual(step_.row_tokens[row]), d_.final_norm, d_.eps, d_.hidden_size,
                    sampled + static_cast<size_t>(row) * d_.hidden_size);
     });
-    Likeliest& likeliest = engine_.likeliest[index_];
-    likeliest.clear(step_.num_rows);
-    product(team_, d_.lm_head, space_.rows(sampled), step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+    Likeliest& likeliest = engine_.likeliest[member_.index()];
+    product(member_, d_.lm_head, space_.rows(sampled), step_.num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
       const int count = std::min(kPanel, d_.vocab_size - panel * kPanel);
       if (count < kPanel) repeat_first(a, b, count);
       likeliest.see(row, panel, a, b);
@@ -110,8 +109,8 @@ class Member {
       float* logits = step_.logits + static_cast<size_t>(step_.logits_slots[row]) * d_.vocab_size;
       store_columns(logits + panel * kPanel, count, a, b);
     });
-    team_.share(step_.num_rows, [&](int row) {
-      step_.likeliest[row] = Likeliest::merge(engine_.likeliest, team_.num_working(), row);
+    member_.share(step_.num_rows, [&](int row) {
+      step_.likeliest[row] = Likeliest::merge(engine_.likeliest, row);
     });
   }
 
@@ -122,7 +121,7 @@ class Member {
 
   // input times the weights, onto the residual.
   void add_product(const Linear& linear, const bf16* input) {
-    product(team_, linear, space_.rows(input), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+    product(member_, linear, space_.rows(input), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
       float* sum = residual(token) + panel * kPanel;
       store(sum, load<f32x16>(sum) + a);
       store(sum + 16, load<f32x16>(sum + 16) + b);
@@ -130,11 +129,10 @@ class Member {
   }
 
   const Decoder& d_;
-  Team& team_;
   Workspace& space_;
   Engine& engine_;
   const Step& step_;
-  const int index_;
+  Member& member_;
 };
 
 }  // namespace
@@ -155,23 +153,17 @@ void Engine::plan(const Step& step) {
     plan.make({cache_shape, decoder.num_heads, window, decoder.scale}, batch, team.size());
 }
 
-void Engine::attend(int layer, int member) {
+void Engine::attend(int layer, Member& member) {
   AttentionPlan& plan = plans.at(decoder.layers[layer].sliding_window);
   const AttentionLayer call{workspace.heads.get(), heads_width(),           keys(layer), values(layer),
                             workspace.attended.get(), decoder.num_heads * decoder.head_dim};
-  team.share(plan.num_tasks(), [&](int task) { attend_task(plan, call, task, member); });
+  share_attention(plan, call, member);
 }
 
 void Engine::run(const Step& step) {
   plan(step);
-  work(step.num_tokens, [&](int member) { Member(*this, step, member).run(); });
-}
-
-void Engine::work(int num_tokens, const std::function<void(int)>& member) {
-  if (num_tokens <= max_tokens_alone)
-    team.run_alone(member);
-  else
-    team.run(member);
+  for (Likeliest& of_thread : likeliest) of_thread.clear(step.num_rows);
+  team.run([&](Member& member) { StepRun(*this, step, member).run(); });
 }
 
 }  // namespace tokenbus
@@ -185,10 +177,6 @@ tokenbus::Engine* tokenbus_engine_new(const tokenbus::Decoder* decoder, int num_
 void tokenbus_engine_delete(tokenbus::Engine* engine) { delete engine; }
 
 void tokenbus_engine_step(tokenbus::Engine* engine, const tokenbus::Step* step) { engine->run(*step); }
-
-void tokenbus_engine_set_max_tokens_alone(tokenbus::Engine* engine, int num_tokens) {
-  engine->max_tokens_alone = num_tokens;
-}
 
 tokenbus::Team* tokenbus_engine_team(tokenbus::Engine* engine) { return &engine->team; }
 }

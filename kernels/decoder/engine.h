@@ -1,6 +1,5 @@
 // A model with its threads and its memory, ready for steps.
 #pragma once
-#include <functional>
 #include <map>
 #include <vector>
 
@@ -15,17 +14,14 @@ namespace tokenbus {
 struct Engine {
   Engine(const Decoder& decoder, int num_threads);
 
-  // One step, whole; of few tokens by the calling thread alone.
+  // One step, whole.
   void run(const Step& step);
-
-  // By the threads that a step of so many tokens takes.
-  void work(int num_tokens, const std::function<void(int)>& member);
 
   // How the step's attention is cut into tasks; before attend, and before run's threads begin.
   void plan(const Step& step);
 
-  // By every member of the team: one layer's attention, from the workspace's heads to its attended.
-  void attend(int layer, int member);
+  // By every member of a run: one layer's attention, from the workspace's heads to its attended.
+  void attend(int layer, Member& member);
 
   // A layer's keys; its values follow them.
   bf16* keys(int layer) const { return decoder.kv_cache + 2 * half_layer() * layer; }
@@ -38,7 +34,6 @@ struct Engine {
   Workspace workspace;
   std::vector<Likeliest> likeliest;    // what each thread has found
   std::map<int, AttentionPlan> plans;  // by sliding window
-  int max_tokens_alone = 0;            // larger steps are shared by the team
 
  private:
   size_t half_layer() const {

@@ -138,10 +138,6 @@ class NativeModel:
         """The C++ Team of the engine's threads, for other kernels between steps."""
         return int(self.functions.tokenbus_engine_team(self._engine))
 
-    def compute_alone(self, max_num_tokens: int) -> None:
-        """Steps of up to so many tokens are computed by the calling thread; the others stay asleep."""
-        self.functions.tokenbus_engine_set_max_tokens_alone(self._engine, max_num_tokens)
-
     def step(self, step: StepStruct) -> None:
         """Computes a step that check has passed. Not reentrant; the GIL is free meanwhile."""
         self.functions.tokenbus_engine_step(self._engine, ctypes.byref(step))

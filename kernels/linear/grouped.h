@@ -5,6 +5,8 @@
 // kBlockRows rows keep their sums in registers while a panel passes by once; kFetchedFor: from how many rows on a panel
 // is asked for ahead.
 #pragma once
+#include <algorithm>
+
 #include "kernels/linear/bytes.h"
 #include "kernels/linear/linear.h"
 
@@ -23,11 +25,14 @@ struct BlockRows {
 };
 
 // out: [kRows][32], of which kVectors registers' columns are written, from first_column on.
-template <class Format, int kRows, int kVectors>
-static inline void grouped_strip(const uint8_t* panel, int first_column, BlockRows rows, float* out) {
+template <class Format, int kRows, int kVectors, bool kIsOnly>
+static inline void grouped_strip(const uint8_t* panel, int first_column, BlockRows rows, const uint8_t* next, float* out) {
   Floats sums[kRows][kVectors] = {};
   for (int group = 0; group < rows.num_groups; group++, panel += Format::kBytes, rows.codes += Format::kInputs) {
-    if (kRows >= Format::kFetchedFor && first_column == 0) fetch_ahead<Format::kBytes>(panel);
+    if constexpr (!kIsOnly)
+      fetch<Format::kBytes / 2>(next + group * (Format::kBytes / 2));
+    else if (kRows >= Format::kFetchedFor && first_column == 0)
+      fetch_ahead<Format::kBytes>(panel);
     Ints dots[kRows][kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; r++)
@@ -63,35 +68,41 @@ static inline void grouped_strip(const uint8_t* panel, int first_column, BlockRo
 }
 
 // sums: [kRows][32].
-template <class Format, int kRows>
-static inline void grouped_block(const uint8_t* panel, const Rows& rows, int n_in, int row, float* sums) {
+template <class Format, int kRows, bool kIsOnly>
+static inline void grouped_block(const uint8_t* panel, const Rows& rows, int n_in, int row, const uint8_t* next, float* sums) {
   // AVX2 has half the registers of half the size: only one or two rows take the whole panel at once.
   constexpr int kVectors = kPanel / kLanes == 2 || kRows <= 2 ? kPanel / kLanes : 2;
   const size_t num_groups = n_in / Format::kInputs;
   const BlockRows block{rows.codes + static_cast<size_t>(row) * n_in, rows.scales + row * num_groups,
                         rows.sums + row * num_groups, n_in, static_cast<int>(num_groups)};
   for (int column = 0; column < kPanel; column += kVectors * kLanes)
-    grouped_strip<Format, kRows, kVectors>(panel, column, block, sums);
+    grouped_strip<Format, kRows, kVectors, kIsOnly>(panel, column, block, next, sums);
 }
 
-template <class Format, int kRows>
-static void grouped_rest(const uint8_t* panel, const Rows& rows, int n_in, int row, int count, float* sums) {
+template <class Format, int kRows, bool kIsOnly>
+static void grouped_rest(const uint8_t* panel, const Rows& rows, int n_in, int row, int count, const uint8_t* next,
+                         float* sums) {
   if (count == kRows)
-    grouped_block<Format, kRows>(panel, rows, n_in, row, sums);
+    grouped_block<Format, kRows, kIsOnly>(panel, rows, n_in, row, next, sums);
   else if constexpr (kRows > 1)
-    grouped_rest<Format, kRows - 1>(panel, rows, n_in, row, count, sums);
+    grouped_rest<Format, kRows - 1, kIsOnly>(panel, rows, n_in, row, count, next, sums);
 }
 
 // sums: [last_row - first_row][32], like compute_panel's.
 template <class Format>
 static void grouped_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel,
                           float* sums) {
-  const uint8_t* weights = static_cast<const uint8_t*>(linear.weight) + panel * panel_bytes<Format>(linear.n_in);
+  const size_t bytes = panel_bytes<Format>(linear.n_in);
+  const uint8_t* weights = static_cast<const uint8_t*>(linear.weight) + panel * bytes;
   const int count = last_row - first_row, blocks = (count + Format::kBlockRows - 1) / Format::kBlockRows;
   for (int block = 0, row = first_row; block < blocks; block++) {
     const int size = (last_row - row + blocks - block - 1) / (blocks - block);  // blocks of nearly one size
-    grouped_rest<Format, Format::kBlockRows>(weights, rows, linear.n_in, row, size,
-                                             sums + (row - first_row) * kPanel);
+    float* block_sums = sums + (row - first_row) * kPanel;
+    if (blocks == 1)
+      grouped_rest<Format, Format::kBlockRows, true>(weights, rows, linear.n_in, row, size, nullptr, block_sums);
+    else
+      grouped_rest<Format, Format::kBlockRows, false>(weights, rows, linear.n_in, row, size,
+                                                      weights + bytes + std::min(block, 1) * bytes / 2, block_sums);
     row += size;
   }
 }

@@ -23,9 +23,9 @@ struct QuantizedRows {
   Rows rows;
 };
 
-// By every member of a team's run.
-void multiply(Team& team, const Linear& linear, const Rows& rows, int num_rows, float* out) {
-  product(team, linear, rows, num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
+// By every member of a run.
+void multiply(Member& member, const Linear& linear, const Rows& rows, int num_rows, float* out) {
+  product(member, linear, rows, num_rows, [&](int row, int panel, f32x16 a, f32x16 b) {
     const int column = panel * kPanel, count = std::min(kPanel, linear.n_out - column);
     store_columns(out + static_cast<size_t>(row) * linear.n_out + column, count, a, b);
   });
@@ -44,9 +44,9 @@ void tokenbus_linear(tokenbus::Team* team, const tokenbus::Linear* linears, int 
   int n_in = 0;
   for (int index = 0; index < num_linears; index++) n_in = std::max(n_in, linears[index].n_in);
   const tokenbus::QuantizedRows memory(values, static_cast<size_t>(num_rows) * n_in);
-  team->run([&](int) {
+  team->run([&](tokenbus::Member& member) {
     for (int index = 0; index < num_linears; index++)
-      tokenbus::multiply(*team, linears[index], memory.rows, num_rows, out);
+      tokenbus::multiply(member, linears[index], memory.rows, num_rows, out);
   });
 }
 

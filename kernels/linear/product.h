@@ -8,17 +8,20 @@
 
 namespace tokenbus {
 
-// By every member of the team: use(row, panel, first, second) once for each row and panel of input times the weights,
+// By every member of a run: use(row, panel, first, second) once for each row and panel of input times the weights,
 // bias included; input: its values [num_rows][n_in], and room for them quantised.
 template <class Use>
-void product(Team& team, const Linear& linear, const Rows& input, int num_rows, Use&& use) {
-  if (linear.encoding != kBf16) team.share(num_rows, [&](int row) { quantize_row(linear, input, row); });
+void product(Member& member, const Linear& linear, const Rows& input, int num_rows, Use&& use) {
+  if (linear.encoding != kBf16) member.share(num_rows, [&](int row) { quantize_row(linear, input, row); });
   const int chunks = (num_rows + kTaskRows - 1) / kTaskRows;
-  team.share(linear.panels() * chunks, [&](int task) {
-    const int panel = task / chunks, chunk = task % chunks;
-    const int first = num_rows * chunk / chunks, last = num_rows * (chunk + 1) / chunks;
-    alignas(64) float sums[kTaskRows * kPanel];
-    compute_panel(linear, input, first, last, panel, sums);
+  const auto first_row = [&](int chunk) { return num_rows * chunk / chunks; };
+  alignas(64) float sums[kTaskRows * kPanel];
+  const auto compute = [&](int task) {
+    const int chunk = task % chunks;
+    compute_panel(linear, input, first_row(chunk), first_row(chunk + 1), task / chunks, sums);
+  };
+  const auto commit = [&](int task) {
+    const int panel = task / chunks, first = first_row(task % chunks), last = first_row(task % chunks + 1);
     f32x16 bias[2] = {};
     if (linear.bias != nullptr) {
       bias[0] = load<f32x16>(linear.bias + panel * kPanel);
@@ -28,7 +31,8 @@ void product(Team& team, const Linear& linear, const Rows& input, int num_rows, 
       const float* of_row = sums + (row - first) * kPanel;
       use(row, panel, load<f32x16>(of_row) + bias[0], load<f32x16>(of_row + 16) + bias[1]);
     }
-  });
+  };
+  member.share(linear.panels() * chunks, compute, commit);
 }
 
 // The first `count` of a panel's 32 columns.

@@ -15,7 +15,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "tokenbus_engine_new": (_POINTER, (_POINTER, _INT)),
     "tokenbus_engine_delete": (None, (_POINTER,)),
     "tokenbus_engine_step": (None, (_POINTER, _POINTER)),
-    "tokenbus_engine_set_max_tokens_alone": (None, (_POINTER, _INT)),
     "tokenbus_engine_products": (None, (_POINTER, _INT, _POINTER)),
     "tokenbus_engine_attention": (None, (_POINTER, _POINTER)),
     "tokenbus_engine_team": (_POINTER, (_POINTER,)),

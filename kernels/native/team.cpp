@@ -4,8 +4,8 @@
 
 namespace tokenbus {
 
-Team::Team(int num_threads) : size_(num_threads) {
-  for (int member = 1; member < size_; member++) threads_.emplace_back([this, member] { work_until_closed(member); });
+Team::Team(int num_threads) : seats_(num_threads) {
+  for (int index = 1; index < num_threads; index++) threads_.emplace_back([this, index] { work_until_closed(index); });
 }
 
 Team::~Team() {
@@ -15,29 +15,43 @@ Team::~Team() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Team::run(const std::function<void(int)>& work) {
+void Team::run(const std::function<void(Member&)>& work) {
   work_ = &work;
-  num_working_ = size_;
+  first_phase_ = phase_.load(std::memory_order_relaxed);
+  inside_.store(0, std::memory_order_release);
   run_.fetch_add(1, std::memory_order_release);
   run_.notify_all();
-  work(0);
+  Member member(*this, 0);
+  work(member);
   release_tiles();
-  barrier();  // after this nobody uses work any more
+  // Whoever is still inside may be reading what the caller is about to change.
+  uint32_t inside = inside_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  for (int spin = 0; inside != kClosed; inside = inside_.load(std::memory_order_acquire))
+    if (++spin > kSpins) inside_.wait(inside, std::memory_order_acquire);
 }
 
-void Team::run_alone(const std::function<void(int)>& work) {
-  num_working_ = 1;
-  work(0);
-  release_tiles();
+// False if the run is over.
+bool Team::enter() {
+  uint32_t inside = inside_.load(std::memory_order_acquire);
+  while (!(inside & kClosed))
+    if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+  return false;
 }
 
-void Team::work_until_closed(int member) {
-  for (uint32_t seen = 0;; seen++) {
+void Team::leave() {
+  if (inside_.fetch_sub(1, std::memory_order_acq_rel) - 1 == kClosed) inside_.notify_all();
+}
+
+void Team::work_until_closed(int index) {
+  for (uint32_t seen = 0;;) {
     run_.wait(seen, std::memory_order_acquire);
+    seen = run_.load(std::memory_order_acquire);
     if (closing_) return;
+    if (!enter()) continue;
+    Member member(*this, index);
     (*work_)(member);
     release_tiles();
-    barrier();
+    leave();
   }
 }
 

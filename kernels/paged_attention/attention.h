@@ -1,7 +1,7 @@
 // Attention of a step's queries over the packed cache: decode and chunks of prompts alike, in tasks for a Team.
 //
-//     plan.make(shape, step, team.size());                                  // once a step
-//     team.share(plan.num_tasks(), [&](int task) { attend_task(plan, layer, task, member); });   // in every layer
+//     plan.make(shape, step, team.size());        // once a step
+//     share_attention(plan, layer, member);       // in every layer, by every member of a run
 //
 // All rows (one query of one head) that share a kv head are computed together, twelve at a time, whether they are the
 // heads of one query or of many. The keys are taken in parts of 256, counted from the sequence's first token. Within a
@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernels/native/simd.h"
+#include "kernels/native/team.h"
 #include "kernels/paged_attention/packed_cache.h"
 
 namespace tokenbus {
@@ -85,13 +86,16 @@ class AttentionPlan {
   AttentionPlan(const AttentionPlan&) = delete;
 
   // Lists the tasks of a step, the most costly first, and makes room for them: memory is allocated only for steps
-  // larger than any before. num_threads: members that may call attend_task.
+  // larger than any before. num_threads: of the team.
   void make(const AttentionShape& shape, const AttentionStep& step, int num_threads);
 
   int num_tasks() const { return static_cast<int>(tasks_.size()) * shape_.cache.num_kv_heads; }
 
  private:
-  friend void attend_task(AttentionPlan& plan, const AttentionLayer& layer, int index, int member);
+  friend void share_attention(AttentionPlan& plan, const AttentionLayer& layer, Member& member);
+
+  void compute(const AttentionLayer& layer, int index, AttentionScratch& scratch) const;
+  void commit(const AttentionLayer& layer, int index, AttentionScratch& scratch);
 
   float cost(int sequence, int first_query, int last_query) const;
   int first_position(int sequence) const;
@@ -104,11 +108,11 @@ class AttentionPlan {
   std::vector<AttentionSplit> splits_;
   std::vector<f32x16> split_states_;
   size_t num_split_registers_ = 0;
-  int max_rows_ = 0;  // of a task
+  size_t max_task_registers_ = 0;  // of the states that a task computes
   std::vector<std::unique_ptr<AttentionScratch>> scratch_;  // one for each member
 };
 
-// Computes task index of a layer. member: who calls, below the plan's num_threads; a member computes one at a time.
-void attend_task(AttentionPlan& plan, const AttentionLayer& layer, int index, int member);
+// A layer's attention, by every member of a run: a phase.
+void share_attention(AttentionPlan& plan, const AttentionLayer& layer, Member& member);
 
 }  // namespace tokenbus

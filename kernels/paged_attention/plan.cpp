@@ -31,7 +31,7 @@ void AttentionPlan::make(const AttentionShape& shape, const AttentionStep& step,
   tasks_.clear();
   splits_.clear();
   num_split_registers_ = 0;
-  max_rows_ = 0;
+  max_task_registers_ = 0;
   float total = 0;
   for (int sequence = 0; sequence < step.num_sequences; sequence++) {
     const int num_queries = step.cu_seqlens_q[sequence + 1] - step.cu_seqlens_q[sequence];
@@ -43,10 +43,9 @@ void AttentionPlan::make(const AttentionShape& shape, const AttentionStep& step,
   std::sort(tasks_.begin(), tasks_.end(),
             [](const AttentionTask& a, const AttentionTask& b) { return a.cost > b.cost; });
 
-  const size_t registers = RowStates::registers(max_rows_, shape.cache.head_dim);
   while (scratch_.size() < static_cast<size_t>(num_threads)) scratch_.push_back(std::make_unique<AttentionScratch>());
   for (auto& scratch : scratch_)
-    if (scratch->states.size() < registers) scratch->states.resize(registers);
+    if (scratch->states.size() < max_task_registers_) scratch->states.resize(max_task_registers_);
   if (split_states_.size() < num_split_registers_) split_states_.resize(num_split_registers_);
 }
 
@@ -84,15 +83,16 @@ void AttentionPlan::add_queries(int sequence, int first_query, int last_query, f
   const int first_part = oldest / kPartTokens, last_part = (position + last_query - 1) / kPartTokens + 1;
   const int num_parts = last_part - first_part, num_rows = (last_query - first_query) * shape_.heads_per_group();
   const float total = cost(sequence, first_query, last_query);
-  max_rows_ = std::max(max_rows_, num_rows);
   const int affordable = std::max(1, static_cast<int>(target * static_cast<float>(num_parts) / total));
   const int num_tasks = (num_parts + affordable - 1) / affordable;
+  const size_t registers = RowStates::registers(num_rows, shape_.cache.head_dim);
+  const int parts_kept = num_tasks == 1 ? 1 : (num_parts + num_tasks - 1) / num_tasks;
+  max_task_registers_ = std::max(max_task_registers_, registers * parts_kept);
   if (num_tasks == 1) {
     tasks_.push_back({sequence, first_query, last_query, first_part, last_part, -1, total});
     return;
   }
   const int split = static_cast<int>(splits_.size());
-  const size_t registers = RowStates::registers(num_rows, shape_.cache.head_dim);
   for (int kv_head = 0; kv_head < shape_.cache.num_kv_heads; kv_head++) {
     splits_.push_back({first_part, last_part, num_tasks, 0, num_split_registers_});
     num_split_registers_ += registers * num_parts;

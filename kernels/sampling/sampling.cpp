@@ -231,6 +231,6 @@ void tokenbus_sample(tokenbus::Team* team, float* logits, int32_t vocab_size,
                          results[rows[i]]);
   };
   if (count == 1) return sample(0);
-  team->run([&](int) { team->share(count, sample); });
+  team->run([&](tokenbus::Member& member) { member.share(count, sample); });
 }
 }

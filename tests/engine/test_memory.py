@@ -11,6 +11,7 @@ from services.worker.engine.memory import (
     AUTOMATIC_LIMIT_BYTES,
     GIB,
     available_memory_bytes,
+    claim_first_blocks,
     memory_needs,
     num_kv_blocks,
 )
@@ -119,3 +120,11 @@ def test_max_model_len() -> None:
     for bad in (0, 8193):
         with pytest.raises(EngineError, match=str(bad)):
             resolve_max_model_len(bad, SMOLLM)
+
+
+@pytest.mark.parametrize(("num_bytes", "claimed"), [(0, 0), (1 << 20, 5), (2 * 2 * 5 * 8 * 2 * 3 // 5, 3)])
+def test_the_first_blocks_are_claimed(num_bytes: int, claimed: int) -> None:
+    kv_cache = torch.ones((2, 2, 5, 8), dtype=torch.bfloat16)
+    assert claim_first_blocks(kv_cache, num_bytes) == claimed
+    assert (kv_cache[:, :, :claimed] == 0).all()
+    assert (kv_cache[:, :, claimed:] == 1).all()

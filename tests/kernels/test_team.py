@@ -26,8 +26,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     functions.tokenbus_team_new.restype = _POINTER
     functions.tokenbus_team_delete.argtypes = [_POINTER]
     functions.phases.argtypes = [_POINTER, ctypes.c_int, ctypes.c_int, _POINTER, _POINTER]
+    functions.stalled_phases.argtypes = [_POINTER, *[ctypes.c_int] * 4, ctypes.c_bool, _POINTER, _POINTER]
+    functions.outlast.argtypes = [_POINTER, *[ctypes.c_int] * 3]
+    functions.outlast.restype = ctypes.c_bool
     functions.runs.argtypes = [_POINTER, ctypes.c_int, _POINTER]
-    functions.alone_and_together.argtypes = [_POINTER, ctypes.c_int, ctypes.c_int, _POINTER]
+    functions.meet.argtypes = [_POINTER, _POINTER]
     functions.wait_for_one.argtypes = [_POINTER, ctypes.c_int]
     return functions
 
@@ -66,21 +69,43 @@ def test_thousands_of_phases_come_in_order(
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_every_member_is_called_once_in_each_run(
-    library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int
-) -> None:
-    calls = np.zeros(num_threads * 8, dtype=np.uint64)
+def test_the_caller_is_in_every_run(library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int) -> None:
+    calls = np.zeros(num_threads + 1, dtype=np.uint64)
     library.runs(new_team(num_threads), 1000, calls.ctypes.data)
-    assert calls.tolist() == [1000] * num_threads + [0] * (num_threads * 7)
+    assert calls[0] == 1000
+    assert calls[num_threads] == 0
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_runs_of_the_caller_alone_and_of_all_in_turn(
+def test_all_come_to_a_run_that_waits_for_them_and_begin_with_their_own_range(
     library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int
 ) -> None:
-    num_done = np.zeros(9, dtype=np.uint64)
-    library.alone_and_together(new_team(num_threads), 500, 9, num_done.ctypes.data)
-    assert num_done.tolist() == [1000] * 9
+    team, members = new_team(num_threads), np.zeros((num_threads, 2), dtype=np.int32)
+    for _ in range(100):
+        library.meet(team, members.ctypes.data)
+        assert members[:, 0].tolist() == list(range(num_threads))
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 8])
+@pytest.mark.parametrize("stalls_commit", [False, True])
+def test_a_thread_that_stalls_spoils_nothing(
+    library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int, stalls_commit: bool
+) -> None:
+    """What it computes late, with what it still sees of an older phase, is dropped."""
+    values, num_done = np.arange(24, dtype=np.uint64), np.zeros(24, dtype=np.uint64)
+    expected = expected_after(values.copy(), 300)
+    library.stalled_phases(
+        new_team(num_threads), 300, 24, 10, 3, stalls_commit, values.ctypes.data, num_done.ctypes.data
+    )
+    assert num_done.tolist() == [300] * 24
+    np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("num_threads", [2, 5])
+def test_a_thread_that_stalls_holds_nobody_up(
+    library: ctypes.CDLL, new_team: Callable[[int], int], num_threads: int
+) -> None:
+    assert library.outlast(new_team(num_threads), 100, 6, 60_000)
 
 
 def test_a_phase_without_tasks_is_one_all_the_same(library: ctypes.CDLL, new_team: Callable[[int], int]) -> None:

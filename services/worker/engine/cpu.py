@@ -15,7 +15,7 @@ from kernels.native.library import load_library
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
-from services.worker.engine.memory import available_memory_bytes, num_kv_blocks
+from services.worker.engine.memory import available_memory_bytes, claim_first_blocks, num_kv_blocks
 from services.worker.engine.native_forward import NativeForward
 from services.worker.engine.options import EngineError, EngineOptions, resolve_dtype, resolve_max_model_len
 from services.worker.engine.quantization import packer_for
@@ -121,14 +121,13 @@ class CpuEngine:
         )
 
     def warm_up(self) -> None:
-        """A full prefill step, a full decode step and a single row; nothing is written into the cache."""
+        """Claims memory for the cache, and computes a full prefill step, a full decode step and a single row, which
+        write nothing into it."""
+        claim_first_blocks(self.forward.kv_cache)
         num_tokens = min(self._max_num_batched_tokens, self.max_model_len)
         num_rows = min(self._max_num_seqs, self._max_num_batched_tokens)
         for query_lens in ([num_tokens], [1] * num_rows, [1]):
             self.step(_warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
-        self.forward.choose_threads(
-            lambda size: _warm_up_step(np.ones(min(size, num_rows), dtype=np.int32), self.block_size, temperature=0.0)
-        )
 
     def step(self, batch: StepInput) -> StepOutput:
         """Computes all tokens of the batch, writes their KV, samples the rows asked for.
@@ -155,11 +154,11 @@ class CpuEngine:
         return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
 
 
-def _warm_up_step(query_lens: NDArray[np.int32], block_size: int, temperature: float = 1.0) -> StepInput:
+def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
     """Sequences of new tokens only, whose keys and values go nowhere; what comes out means nothing."""
     positions = np.concatenate([np.arange(length, dtype=np.int64) for length in query_lens])
     num_sequences, num_blocks = len(query_lens), math.ceil(query_lens.max() / block_size)
-    sampling = Sampling(max_tokens=1, temperature=temperature, top_p=0.9)
+    sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.9)
     return StepInput(
         token_ids=np.zeros(len(positions), dtype=np.int32),
         positions=positions,

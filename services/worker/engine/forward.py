@@ -1,6 +1,5 @@
 """What computes a step for the CPU engine: the C++ kernels, or torch where those cannot."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -12,7 +11,8 @@ class Forward(Protocol):
     """A model's weights and its KV cache.
 
     kernels: what it computes with, for logs. kv_cache: [layers, 2, num_blocks, ...], keys then values; what lies within
-    a block is the forward's own affair. Its memory is claimed at start but touched only as blocks are written.
+    a block is the forward's own affair. Its memory is reserved at start and claimed at warm-up, what is beyond
+    CLAIMED_AT_ONCE_BYTES as blocks are written.
     """
 
     kernels: str
@@ -23,10 +23,6 @@ class Forward(Protocol):
 
         Raises IndexError on a position, slot or block that is beyond the engine's.
         """
-
-    def choose_threads(self, step_of: Callable[[int], StepInput]) -> None:
-        """Measures, and from now on computes small steps with as many threads as pay. step_of: a decode step of so many
-        rows, which writes nothing into the cache."""
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """run without the sampling: float32 [R, vocabulary] for the rows."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from torch import Tensor
 
 from services.worker.engine.options import EngineError, EngineOptions
 from shared.repository.config import ModelConfig
@@ -14,6 +15,10 @@ GIB = 1 << 30
 # A CPU's memory is shared with everything else on the machine, so the automatic size stops here
 # unless one sequence of max_model_len needs more.
 AUTOMATIC_LIMIT_BYTES = 4 * GIB
+
+# Of the KV cache, at warm-up. What a step touches first costs it page faults, in a virtual machine twice: on a new node
+# 16 streams had 6 % fewer tokens/s. The rest of a large cache is claimed as it is used: an idle node stays small.
+CLAIMED_AT_ONCE_BYTES = 1 * GIB
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
@@ -81,6 +86,15 @@ def num_kv_blocks(
             "kv_cache_memory_bytes"
         )
     return num_blocks
+
+
+def claim_first_blocks(kv_cache: Tensor, num_bytes: int = CLAIMED_AT_ONCE_BYTES) -> int:
+    """Zero the blocks that are handed out first, so that their memory is there; how many. kv_cache: [layers, 2,
+    num_blocks, ...], not in use yet."""
+    num_blocks = kv_cache.shape[2]
+    claimed = min(num_blocks, num_bytes * num_blocks // kv_cache.nbytes)
+    kv_cache[:, :, :claimed].zero_()
+    return claimed
 
 
 def available_memory_bytes() -> int:

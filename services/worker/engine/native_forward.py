@@ -1,8 +1,5 @@
 """A step in C++: one call computes all layers and the likeliest tokens; only rows that want more get their logits."""
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,9 +14,6 @@ from services.worker.engine.reports import to_messages
 from services.worker.engine.step_columns import StepColumns
 
 _NO_SLOT = -1
-_FEW_ROWS = (1, 2, 4)
-_TRIES = 5
-_WORTH_A_CORE = 1.3
 
 
 class NativeForward:
@@ -29,7 +23,6 @@ class NativeForward:
         self.kernels: str = model.level
         self.kv_cache = model.kv_cache
         self.model = model
-        self.max_rows_alone = 0
         self._batches = RowBatches(model.vocab_size)
         self._logits = torch.empty((model.max_num_seqs, model.vocab_size), dtype=torch.float32)
 
@@ -46,31 +39,6 @@ class NativeForward:
             sequences = np.searchsorted(batch.cu_seqlens_q, np.flatnonzero(token_is_finite == 0), side="right") - 1
             output.failed = dict.fromkeys(sequences.tolist(), NOT_FINITE)
         return output
-
-    def choose_threads(self, step_of: Callable[[int], StepInput]) -> None:
-        """See Forward.
-
-        A step of one or a few rows waits for memory, of which one thread gets nearly as much as all; and barriers cost
-        the same whatever the work between them. Unless all together are a third quicker, the other cores are left to
-        the other services, which have as much to do for one row as for many: on two cores a single stream got 140
-        tokens/s from one thread and 120 from two.
-        """
-        for num_rows in _FEW_ROWS:
-            batch = step_of(num_rows)
-            together_s, alone_s = self._quickest_s(batch, 0), self._quickest_s(batch, num_rows)
-            if alone_s > _WORTH_A_CORE * together_s:
-                break
-            self.max_rows_alone = num_rows
-        self.model.compute_alone(self.max_rows_alone)
-
-    def _quickest_s(self, batch: StepInput, max_rows_alone: int) -> float:
-        self.model.compute_alone(max_rows_alone)
-        times = []
-        for _ in range(_TRIES):
-            begun_s = time.perf_counter()
-            self.run(batch)
-            times.append(time.perf_counter() - begun_s)
-        return min(times)
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """See Forward."""

@@ -1,7 +1,5 @@
 """A step in torch: for float32, and for whatever the C++ kernels do not know."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -49,10 +47,6 @@ class TorchForward:
             output.failed = _not_finite(residual, batch.cu_seqlens_q)
         return output
 
-    def choose_threads(self, step_of: Callable[[int], StepInput]) -> None:
-        """See Forward; torch uses the same threads for every step."""
-
-    @torch.inference_mode()
     def compute_logits(self, batch: StepInput) -> Tensor:
         """See Forward."""
         return self._compute(batch)[0]

@@ -13,6 +13,14 @@ class SchedulerConfig(QueueOptions, kw_only=True, frozen=True):
     watermark: Annotated[
         float, msgspec.Meta(description="share of the KV blocks kept free when a sequence is admitted", ge=0.0, lt=1.0)
     ] = 0.01
+    prefill_share: Annotated[
+        float,
+        msgspec.Meta(
+            description="share of max_num_batched_tokens that prompts may take in a step that also continues streams",
+            gt=0.0,
+            le=1.0,
+        ),
+    ] = 0.5
     snapshot_interval_s: Annotated[
         float, msgspec.Meta(description="seconds between snapshots of the log's state", gt=0)
     ] = 30.0

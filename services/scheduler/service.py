@@ -278,7 +278,7 @@ class SchedulerService:
             fence=self._fence_worker,
             max_plan_bytes=lambda: bus.max_payload // 2,
         )
-        core = Scheduler(SchedulerLimits(watermark=self._config.watermark))
+        core = Scheduler(SchedulerLimits(watermark=self._config.watermark, prefill_share=self._config.prefill_share))
         self.leader = Leader(self.fold, core, ports, self._logger, self._config.queue_limits)
         lately = [beat for heard, beat in self._heartbeats.values() if now - heard < HEARD_LATELY_S]
         self.leader.start(lately, now)

@@ -16,10 +16,12 @@ from tests.scheduler.simulated_worker import MODEL, VERSION, Contents, Simulated
 class SimulatedShard:
     """What the scheduler's shell does, one call at a time. begun: requests of which a step was planned since it led."""
 
-    def __init__(self, *, seed: int = 0, block_size: int = 4, watermark: float = 0.01) -> None:
+    def __init__(
+        self, *, seed: int = 0, block_size: int = 4, watermark: float = 0.01, prefill_share: float = 0.5
+    ) -> None:
         self.rng = random.Random(seed)
         self.block_size = block_size
-        self.limits = SchedulerLimits(watermark=watermark)
+        self.limits = SchedulerLimits(watermark=watermark, prefill_share=prefill_share)
         self.fold = Fold()
         self.scheduler = Scheduler(self.limits)
         self.contents = Contents(block_size)

@@ -24,7 +24,7 @@ def submit(shard: SimulatedShard, prompt: list[int], max_tokens: int = 8, **othe
 
 def test_streams_go_on_while_a_long_prompt_prefills() -> None:
     """Inter-token latency in steps: p99 under two, and no step above the budget (asserted by the worker)."""
-    shard = SimulatedShard(block_size=16)
+    shard = SimulatedShard(block_size=16, prefill_share=1.0)
     shard.join("w", num_blocks=1024, max_num_seqs=64, max_num_batched_tokens=512, max_model_len=8300)
     streams = [submit(shard, [100 + number] * 20, 60) for number in range(16)]
     while not all(stream.tokens for stream in streams):
@@ -49,7 +49,7 @@ def test_streams_go_on_while_a_long_prompt_prefills() -> None:
 
 
 def test_budget_is_shared_by_order_and_the_last_one_is_cut() -> None:
-    shard = SimulatedShard()
+    shard = SimulatedShard(prefill_share=1.0)
     shard.join("w", num_blocks=64, max_num_batched_tokens=16)
     first, second, third = (submit(shard, [100 + number] * 10) for number in range(3))
     assert scheduled(shard.schedule("w")) == {first.id: 10, second.id: 6}
@@ -58,6 +58,28 @@ def test_budget_is_shared_by_order_and_the_last_one_is_cut() -> None:
     assert plan is not None and list(unpack(INT32, plan.position)) == [1, 0, 0]
     shard.run()
     shard.check()
+
+
+def test_prompts_take_no_more_than_their_share_beside_streams() -> None:
+    shard = SimulatedShard(prefill_share=0.25)
+    shard.join("w", num_blocks=64, max_num_batched_tokens=16)
+    first, second = (submit(shard, [100 + number] * 14) for number in range(2))
+    assert scheduled(shard.schedule("w")) == {first.id: 14, second.id: 2}, "nothing streams yet"
+    assert scheduled(shard.schedule("w")) == {first.id: 1, second.id: 4}
+    third = submit(shard, [102] * 3)
+    shard.turn()
+    assert scheduled(shard.schedule("w")) == {first.id: 1, second.id: 4}
+    shard.run()
+    assert len(third.tokens) == 8
+    shard.check()
+
+
+def test_prompts_go_on_beside_streams_however_small_their_share() -> None:
+    shard = SimulatedShard(prefill_share=0.01)
+    shard.join("w", num_blocks=64, max_num_batched_tokens=8)
+    first, second = (submit(shard, [100 + number] * 12, 30) for number in range(2))
+    shard.run()
+    assert (len(first.tokens), len(second.tokens)) == (30, 30)
 
 
 def test_a_plan_ahead_leaves_the_token_to_the_worker() -> None:

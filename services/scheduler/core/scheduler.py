@@ -40,10 +40,12 @@ Model = tuple[str, str]
 
 class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """max_num_outstanding: plans sent to a worker and not folded (2 keeps it busy without a wait for the log).
-    watermark: share of a worker's blocks that a newly bound sequence must leave free."""
+    watermark: share of a worker's blocks that a newly bound sequence must leave free. prefill_share: share of a step's
+    tokens that prompts may take beside streams."""
 
     max_num_outstanding: int = 2
     watermark: float = 0.01
+    prefill_share: float = 0.5
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -81,7 +83,7 @@ class Scheduler:
         cached: (block id, hash) of contents it still holds: its sequences find them as prefix-cache hits (rule 10).
         """
         self.remove_worker(heartbeat.worker)
-        worker = WorkerState(heartbeat, epoch, cached, self.limits.max_num_outstanding)
+        worker = WorkerState(heartbeat, epoch, cached, self.limits.max_num_outstanding, self.limits.prefill_share)
         self.workers[worker.name] = worker
         for sequence in self._queue(worker.model).snapshot():
             if refusal := self._refusal(sequence):

@@ -40,7 +40,12 @@ class WorkerState:
     """
 
     def __init__(
-        self, heartbeat: WorkerHeartbeat, epoch: int, cached: Iterable[tuple[int, bytes]], max_num_outstanding: int
+        self,
+        heartbeat: WorkerHeartbeat,
+        epoch: int,
+        cached: Iterable[tuple[int, bytes]],
+        max_num_outstanding: int,
+        prefill_share: float,
     ) -> None:
         self.max_num_outstanding = max_num_outstanding
         self.name = heartbeat.worker
@@ -49,6 +54,7 @@ class WorkerState:
         self.block_size = heartbeat.block_size
         self.max_model_len = heartbeat.max_model_len
         self.max_num_batched_tokens = heartbeat.max_num_batched_tokens
+        self.max_num_prompt_tokens_beside_streams = max(1, int(prefill_share * self.max_num_batched_tokens))
         # each running sequence must get a token in each step, or streams would stand still in turns
         self.max_num_seqs = min(heartbeat.max_num_seqs, heartbeat.max_num_batched_tokens)
         self.accepting = not heartbeat.leaving

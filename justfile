@@ -22,11 +22,11 @@ demo: _run
 up *options: _run
     @exec .venv/bin/tokenbus up {{ options }}
 
-# The tests of every change
+# The tests of every change; property tests try the same examples each time
 test *options: _dev
-    @exec {{ python }} -m pytest -m "not full" {{ parallel }} {{ options }}
+    @exec {{ python }} -m pytest -m "not full" --hypothesis-profile repeatable {{ parallel }} {{ options }}
 
-# All tests, the long ones too
+# All tests, the long ones too; property tests draw new examples each time
 test-full *options: _dev
     @exec {{ python }} -m pytest {{ parallel }} {{ options }}
 

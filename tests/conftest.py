@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import settings
 
 from services.worker.engine.threads import sleep_while_waiting
 from tests.servers import NatsServer
+
+# A change is judged by the same examples however often it is tested; new ones are for test-full to find.
+settings.register_profile("repeatable", derandomize=True)
 
 # As in the worker, and for the same reason: tests share their cores with servers and with each other.
 sleep_while_waiting()

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/row_blocks.h"
 
 namespace tokenbus {
 
@@ -56,18 +57,15 @@ static void bf16_rest(const bf16* weights, const bf16* rows, int n_in, int num_r
 static void bf16_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
   const size_t panel_size = static_cast<size_t>(linear.n_in) * kPanel;
   const bf16* weights = static_cast<const bf16*>(linear.weight) + panel * panel_size;
-  const int count = last_row - first_row, blocks = (count + kBf16BlockRows - 1) / kBf16BlockRows;
-  for (int block = 0, row = first_row; block < blocks; block++) {
-    const int size = (last_row - row + blocks - block - 1) / (blocks - block);  // blocks of nearly one size
-    const bf16* inputs = rows.values + static_cast<size_t>(row) * linear.n_in;
-    float* block_sums = sums + (row - first_row) * kPanel;
-    if (blocks == 1)
-      bf16_rest<kBf16BlockRows, true>(weights, inputs, linear.n_in, size, nullptr, block_sums);
+  for_each_block(last_row - first_row, kBf16BlockRows, [&](RowBlock block) __attribute__((always_inline)) {
+    const bf16* inputs = rows.values + static_cast<size_t>(first_row + block.row) * linear.n_in;
+    float* block_sums = sums + block.row * kPanel;
+    if (block.is_only)
+      bf16_rest<kBf16BlockRows, true>(weights, inputs, linear.n_in, block.num_rows, nullptr, block_sums);
     else
-      bf16_rest<kBf16BlockRows, false>(weights, inputs, linear.n_in, size,
-                                       weights + panel_size + std::min(block, 1) * panel_size / 2, block_sums);
-    row += size;
-  }
+      bf16_rest<kBf16BlockRows, false>(weights, inputs, linear.n_in, block.num_rows,
+                                       weights + panel_size + std::min(block.index, 1) * panel_size / 2, block_sums);
+  });
 }
 
 }  // namespace tokenbus

@@ -10,6 +10,7 @@
 // multiply and add; 29 GB/s of weights with one row, where AVX512 gets 34.
 #pragma once
 #include "kernels/linear/linear.h"
+#include "kernels/linear/row_blocks.h"
 
 namespace tokenbus {
 
@@ -75,19 +76,16 @@ static inline void widen(const bf16* from, int count, float* to) {
 static void bf16_panel(const Linear& linear, const Rows& rows, int first_row, int last_row, int panel, float* sums) {
   const int n_in = linear.n_in, num_rows = last_row - first_row;
   const bf16* weights = static_cast<const bf16*>(linear.weight) + static_cast<size_t>(panel) * n_in * kPanel;
-  const int blocks = (num_rows + kBf16BlockRows - 1) / kBf16BlockRows;
   alignas(64) float inputs[kBf16BlockRows * kBf16Chunk];
   memset(sums, 0, sizeof(float) * num_rows * kPanel);
   for (int start = 0; start < n_in; start += kBf16Chunk) {
     const int count = n_in - start < kBf16Chunk ? n_in - start : kBf16Chunk;
-    for (int block = 0, row = 0; block < blocks; block++) {
-      const int size = (num_rows - row + blocks - block - 1) / (blocks - block);  // blocks of nearly one size
-      for (int r = 0; r < size; r++)
-        widen(rows.values + static_cast<size_t>(first_row + row + r) * n_in + start, count, inputs + r * kBf16Chunk);
-      bf16_rest<kBf16BlockRows>(weights + static_cast<size_t>(start) * kPanel, inputs, count, size, block == 0,
-                                sums + row * kPanel);
-      row += size;
-    }
+    for_each_block(num_rows, kBf16BlockRows, [&](RowBlock block) __attribute__((always_inline)) {
+      for (int r = 0; r < block.num_rows; r++)
+        widen(rows.values + static_cast<size_t>(first_row + block.row + r) * n_in + start, count, inputs + r * kBf16Chunk);
+      bf16_rest<kBf16BlockRows>(weights + static_cast<size_t>(start) * kPanel, inputs, count, block.num_rows,
+                                block.index == 0, sums + block.row * kPanel);
+    });
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/linear/bytes.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/row_blocks.h"
 
 namespace tokenbus {
 
@@ -94,17 +95,15 @@ static void grouped_panel(const Linear& linear, const Rows& rows, int first_row,
                           float* sums) {
   const size_t bytes = panel_bytes<Format>(linear.n_in);
   const uint8_t* weights = static_cast<const uint8_t*>(linear.weight) + panel * bytes;
-  const int count = last_row - first_row, blocks = (count + Format::kBlockRows - 1) / Format::kBlockRows;
-  for (int block = 0, row = first_row; block < blocks; block++) {
-    const int size = (last_row - row + blocks - block - 1) / (blocks - block);  // blocks of nearly one size
-    float* block_sums = sums + (row - first_row) * kPanel;
-    if (blocks == 1)
-      grouped_rest<Format, Format::kBlockRows, true>(weights, rows, linear.n_in, row, size, nullptr, block_sums);
+  for_each_block(last_row - first_row, Format::kBlockRows, [&](RowBlock block) __attribute__((always_inline)) {
+    const int row = first_row + block.row;
+    float* block_sums = sums + block.row * kPanel;
+    if (block.is_only)
+      grouped_rest<Format, Format::kBlockRows, true>(weights, rows, linear.n_in, row, block.num_rows, nullptr, block_sums);
     else
-      grouped_rest<Format, Format::kBlockRows, false>(weights, rows, linear.n_in, row, size,
-                                                      weights + bytes + std::min(block, 1) * bytes / 2, block_sums);
-    row += size;
-  }
+      grouped_rest<Format, Format::kBlockRows, false>(weights, rows, linear.n_in, row, block.num_rows,
+                                                      weights + bytes + std::min(block.index, 1) * bytes / 2, block_sums);
+  });
 }
 
 // The weights of one column, [n_in]: a token's embedding, where the embedding and the head are one matrix.

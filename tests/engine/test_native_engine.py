@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.linear.arena import WeightArena
+from kernels.linear.packing import PackedLinear
 from kernels.native.isa import Level, cpu_flags, levels_of
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.options import EngineError
@@ -223,6 +225,26 @@ def test_tokens_owe_nothing_to_who_computed_the_steps_before(llama: StoredModel,
     for prompt, tokens in zip(PROMPTS, expected, strict=True):
         assert generate(engine, PROMPTS, greedy(4)) == expected
         assert generate(engine, [prompt], greedy(4)) == [tokens]
+
+
+def test_the_weights_memory_is_as_large_as_the_weights(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each matrix has room once, whatever is tied to it, and at most a cache line more than it fills."""
+    arenas: list[tuple[int, list[int]]] = []
+
+    class RecordedArena(WeightArena):
+        def __init__(self, num_bytes: int) -> None:
+            super().__init__(num_bytes)
+            self.placed: list[int] = []
+            arenas.append((num_bytes, self.placed))
+
+        def place(self, packed: PackedLinear) -> PackedLinear:
+            self.placed.append(packed.weight.nbytes)
+            return super().place(packed)
+
+    monkeypatch.setattr("services.worker.models.native.WeightArena", RecordedArena)
+    CpuEngine.load(model, options(LEVELS[-1]))
+    ((num_bytes, placed),) = arenas
+    assert sum(placed) <= num_bytes <= sum(placed) + 64 * len(placed)
 
 
 def test_torch_takes_over_where_the_kernels_cannot(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ class Decoder:
     final_norm: RmsNorm
     lm_head: Linear
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether embedding and lm_head are one matrix."""
+        return self.lm_head.weight is self.embedding
+
     def windows(self) -> set[int | None]:
         """The sliding windows of the layers: each needs an attention plan of its own."""
         return {layer.attention.sliding_window for layer in self.layers}

@@ -33,8 +33,9 @@ def build_native(
     """
     place = WeightArena(_room(decoder, shape.inner_size)).place
     lm_head = place(packer.pack_head(decoder.lm_head))
-    is_tied = decoder.lm_head.weight is decoder.embedding
-    embedding = lm_head if is_tied else place(packer.pack_head(Linear(decoder.embedding, names=(EMBEDDING_NAME,))))
+    embedding = lm_head
+    if not decoder.is_tied:
+        embedding = place(packer.pack_head(Linear(decoder.embedding, names=(EMBEDDING_NAME,))))
     layers = []
     while decoder.layers:
         layers.append(_pack_layer(decoder.layers.pop(0), shape.inner_size, packer, place))
@@ -42,8 +43,10 @@ def build_native(
 
 
 def _room(decoder: Decoder, inner_size: int) -> int:
-    """Bytes for all of the decoder's matrices."""
-    shapes = [decoder.embedding.shape, decoder.lm_head.weight.shape]
+    """Bytes for all of the decoder's matrices, a tied embedding once."""
+    shapes = [decoder.lm_head.weight.shape]
+    if not decoder.is_tied:
+        shapes.append(decoder.embedding.shape)
     for layer in decoder.layers:
         hidden_size = layer.feed_forward.down.weight.shape[0]
         shapes += [layer.attention.query_key_value.weight.shape, layer.attention.output.weight.shape]

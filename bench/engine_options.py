@@ -42,5 +42,6 @@ def decode_batch(engine: CpuEngine, batch_size: int, context_len: int) -> StepIn
         context_lens=np.full(batch_size, context_len, dtype=np.int32),
         block_tables=tables,
         sampled=np.arange(batch_size, dtype=np.int32),
-        rows=[RowSampling(sampling, 0, 1) for _ in range(batch_size)],
+        output_positions=np.zeros(batch_size, dtype=np.int32),
+        rows=[RowSampling(sampling, 1) for _ in range(batch_size)],
     )

@@ -108,7 +108,8 @@ def _step(engine: CpuEngine, token_ids: NDArray[np.int32], first: int, last: int
         context_lens=(positions + 1).astype(np.int32),
         block_tables=np.tile(np.arange(num_blocks, dtype=np.int32), (num_rows, 1)),
         sampled=np.arange(num_rows, dtype=np.int32),
-        rows=[RowSampling(sampling, 0, 1) for _ in range(num_rows)],
+        output_positions=np.zeros(num_rows, dtype=np.int32),
+        rows=[RowSampling(sampling, 1) for _ in range(num_rows)],
     )
 
 

@@ -63,16 +63,14 @@ def flat(generator: np.random.Generator, num_rows: int) -> NDArray[np.float32]:
 
 
 LOGITS = {"peaked": peaked, "flat": flat}
+Sample = Callable[[Tensor, list[RowSampling], NDArray[np.int32]], Sampled]
 
 
 def make_rows(sampling: Sampling, num_rows: int, generator: np.random.Generator) -> list[RowSampling]:
-    """Rows of one kind, each with its own seed, position and history."""
+    """Rows of one kind, each with its own seed."""
     history = generator.integers(0, VOCABULARY, HISTORY).astype(np.int32) if sampling.has_penalties else None
     fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-    return [
-        RowSampling(Sampling(**fields | {"seed": 1000 + index}), HISTORY - PROMPT, PROMPT, history)
-        for index in range(num_rows)
-    ]
+    return [RowSampling(Sampling(**fields | {"seed": 1000 + index}), PROMPT, history) for index in range(num_rows)]
 
 
 class NativeSampler:
@@ -83,24 +81,23 @@ class NativeSampler:
         self._team = self._functions.tokenbus_team_new(num_threads)
         self._batches = RowBatches(VOCABULARY)
 
-    def sample(self, logits: Tensor, rows: list[RowSampling]) -> Sampled:
+    def sample(self, logits: Tensor, rows: list[RowSampling], positions: NDArray[np.int32]) -> Sampled:
         """See kernels.sampling.cpu.sample."""
-        return sample_native(self._team, self._functions, logits, self._batches.of(rows))
+        return sample_native(self._team, self._functions, logits, self._batches.of(rows, positions))
 
     def close(self) -> None:
         """Ends the threads."""
         self._functions.tokenbus_team_delete(self._team)
 
 
-def time_rows(
-    sample: Callable[[Tensor, list[RowSampling]], Sampled], logits: NDArray[np.float32], rows: list[RowSampling]
-) -> tuple[float, float]:
+def time_rows(sample: Sample, logits: NDArray[np.float32], rows: list[RowSampling]) -> tuple[float, float]:
     """Microseconds of a row: median and least of steps, each with fresh logits, which lie in no cache beforehand."""
+    positions = np.full(len(rows), HISTORY - PROMPT, dtype=np.int32)
     times: list[float] = []
     while len(times) < 5 or (sum(times) < 0.5 and len(times) < 200):
         copy = torch.from_numpy(logits.copy())
         begun = time.perf_counter()
-        result = sample(copy, rows)
+        result = sample(copy, rows, positions)
         times.append(time.perf_counter() - begun)
         if result.errors:
             raise RuntimeError(f"rows failed: {result.errors}")
@@ -155,7 +152,7 @@ def main() -> None:
         for name in options.cases:
             rows = make_rows(CASES[name], options.rows, np.random.default_rng(2))
             result: dict[str, object] = {"logits": kind, "case": name}
-            ways = [("native", native.sample, options.rows)]
+            ways: list[tuple[str, Sample, int]] = [("native", native.sample, options.rows)]
             if not options.no_torch:
                 ways.append(("torch", cpu.sample, min(options.rows, 16)))
             for way, sample, num_rows in ways:

@@ -27,8 +27,9 @@ from kernels.sampling.rows import (
 _TOP_P_NATS = 12.0
 
 
-def sample(logits: Tensor, rows: Sequence[Row]) -> Sampled:
-    """logits: float32 [number of rows, vocabulary], overwritten. rows: one for each row of logits.
+def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) -> Sampled:
+    """logits: float32 [number of rows, vocabulary], overwritten. rows: one for each row of logits; positions: int32
+    [number of rows], their output positions.
 
     A row fails alone, with a reason in errors: its logits are not numbers, an id is not in the vocabulary, or no token
     is left to sample.
@@ -38,19 +39,19 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Sampled:
     # one NaN or infinity makes the sum one, and a sum costs a tenth of a look at each number
     finite = torch.isfinite(logits.sum(dim=-1)).tolist()
     result = Sampled(tokens=greedy_tokens.numpy().astype(np.int32), logprobs=[None] * len(rows))
-    for index, row in enumerate(rows):
+    for index, (row, position) in enumerate(zip(rows, positions.tolist(), strict=True)):
         if not finite[index]:
             result.errors[index] = NOT_FINITE
             continue
-        stranger = id_out_of_range(row, vocab_size)
+        stranger = id_out_of_range(row, position, vocab_size)
         if stranger is not None:
             result.errors[index] = f"token id {stranger} is not in the vocabulary of {vocab_size}"
             continue
         num_top = row.sampling.logprobs
         raw = None if num_top is None else logits[index].log_softmax(dim=-1)
-        changed = _modify(logits[index], row)
+        changed = _modify(logits[index], row, position)
         if changed or not is_greedy(row.sampling):
-            token = _choose(logits[index], row)
+            token = _choose(logits[index], row, position)
             if token is None:
                 result.errors[index] = "the request's parameters leave no token to sample"
                 continue
@@ -60,7 +61,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> Sampled:
     return result
 
 
-def _modify(logits: Tensor, row: Row) -> bool:
+def _modify(logits: Tensor, row: Row, position: int) -> bool:
     """Applies masks, bias and penalties to float32 [vocabulary] in place; False if there were none."""
     parameters = row.sampling
     changed = False
@@ -69,7 +70,7 @@ def _modify(logits: Tensor, row: Row) -> bool:
         values = logits[allowed]
         logits.fill_(float("-inf"))[allowed] = values
         changed = True
-    blocked = blocked_ids(row)
+    blocked = blocked_ids(row, position)
     if blocked:
         logits[torch.tensor(blocked)] = float("-inf")
         changed = True
@@ -95,7 +96,7 @@ def _penalize(logits: Tensor, row: Row, history: NDArray[np.int32]) -> None:
     logits[torch.from_numpy(output.astype(np.int64))] -= torch.from_numpy(subtracted.astype(np.float32))
 
 
-def _choose(logits: Tensor, row: Row) -> int | None:
+def _choose(logits: Tensor, row: Row, position: int) -> int | None:
     """The token for modified logits, float32 [vocabulary]; None if all are -inf."""
     likeliest, token = logits.max(dim=-1)
     if not torch.isfinite(likeliest):
@@ -103,7 +104,7 @@ def _choose(logits: Tensor, row: Row) -> int | None:
     if is_greedy(row.sampling):
         return int(token)
     tokens, scaled = _filter((logits - likeliest) / row.sampling.temperature, row)
-    noise = gumbel(row.sampling.seed, row.position, tokens)
+    noise = gumbel(row.sampling.seed, position, tokens)
     return int(tokens[np.argmax(scaled + noise)])
 
 

@@ -161,12 +161,12 @@ class RowBatch:
         for index in self.has_logprobs:
             self.top_slices[index] = slice(int(offsets[index]), int(ends[index]))
 
-    def move_to(self, positions: NDArray[np.int32] | None = None) -> None:
-        """The rows' output positions, int32 [rows] (by default each row's own), and histories as they are now."""
+    def move_to(self, positions: NDArray[np.int32]) -> None:
+        """These output positions, int32 [rows], and histories as they are now."""
+        if len(positions) != len(self.rows):
+            raise ValueError(f"{len(positions)} positions for {len(self.rows)} rows")
         if not self._needs_logits and not self._min_tokens:
             return  # nothing depends on them
-        if positions is None:
-            positions = np.array([row.position for row in self.rows], dtype=np.int32)
         self._positions[:] = positions
         if self._penalized:
             histories = [self.rows[index].history for index in self._penalized]
@@ -199,10 +199,10 @@ class RowBatches:
         self._last: RowBatch | None = None
         self._packed: dict[int, _Packed] = {}
 
-    def of(self, rows: Sequence[Row], positions: NDArray[np.int32] | None = None) -> RowBatch:
-        """The batch of these rows, moved to these positions (int32 [rows], by default each row's own).
+    def of(self, rows: Sequence[Row], positions: NDArray[np.int32]) -> RowBatch:
+        """The batch of these rows, moved to these output positions, int32 [rows].
 
-        Nothing but positions and histories may change in a list of rows that was seen before.
+        Nothing but histories may change in a list of rows that was seen before.
         """
         if self._last is None or self._last.rows is not rows:
             if len(self._packed) > _MAX_PACKED:

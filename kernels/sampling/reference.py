@@ -37,7 +37,7 @@ def log_softmax(logits: Array) -> Array:
     return log_probabilities
 
 
-def modified(logits: Array, row: Row) -> Array:
+def modified(logits: Array, row: Row, position: int) -> Array:
     """Steps 2 and 3: what must not be sampled at -inf, then bias and penalties. Returns float32 [vocabulary]."""
     parameters = row.sampling
     changed = logits.copy()
@@ -45,7 +45,7 @@ def modified(logits: Array, row: Row) -> Array:
         for token in range(len(changed)):
             if token not in parameters.allowed_token_ids:
                 changed[token] = -np.inf
-    for token in blocked_ids(row):
+    for token in blocked_ids(row, position):
         changed[token] = -np.inf
     for token, bias in parameters.logit_bias.items():
         changed[token] += np.float32(bias)
@@ -80,16 +80,16 @@ def filtered(scaled: Array, row: Row) -> Array:
     return kept
 
 
-def sample(logits: Array, row: Row) -> int:
-    """The token of a row of finite logits, float32 [vocabulary], of which at least one may be sampled."""
-    changed = modified(logits, row)
+def sample(logits: Array, row: Row, position: int) -> int:
+    """The token of a row at an output position, from finite logits, float32 [vocabulary], at least one to choose."""
+    changed = modified(logits, row, position)
     if is_greedy(row.sampling):
         return int(np.argmax(changed))
     scaled = (changed - changed.max()) / np.float32(row.sampling.temperature)
     kept = filtered(scaled, row)
     best, best_key = -1, np.float32(-np.inf)
     for token in np.flatnonzero(kept > -np.inf).tolist():
-        key = kept[token] + gumbel(row.sampling.seed, row.position, token)
+        key = kept[token] + gumbel(row.sampling.seed, position, token)
         if key > best_key:
             best, best_key = token, key
     return best

@@ -51,7 +51,8 @@ class Parameters(Protocol):
 
 
 class Row(Protocol):
-    """One row. position: output position of the token to be sampled (0 for the first).
+    """How one row is sampled, step after step. Where it is in its output goes beside it, as a column of all rows:
+    positions, int32 [rows], the output position of the token to be sampled (0 for the first).
 
     history: int32 ids of prompt and outputs so far, the first num_prompt_tokens of them the prompt; may be None when
     no penalty is set.
@@ -59,8 +60,6 @@ class Row(Protocol):
 
     @property
     def sampling(self) -> Parameters: ...
-    @property
-    def position(self) -> int: ...
     @property
     def num_prompt_tokens(self) -> int: ...
     @property
@@ -101,20 +100,20 @@ def has_penalties(parameters: Parameters) -> bool:
     )
 
 
-def blocked_ids(row: Row) -> list[int]:
-    """Ids that may not be sampled in this row: the bad ones, and before min_tokens outputs also EOS and stop ids."""
+def blocked_ids(row: Row, position: int) -> list[int]:
+    """Ids that may not be sampled at this output position: the bad ones, before min_tokens also EOS and stop ids."""
     parameters = row.sampling
     blocked = list(parameters.bad_token_ids)
-    if row.position < parameters.min_tokens:
+    if position < parameters.min_tokens:
         blocked.extend(parameters.eos_token_ids)
         blocked.extend(parameters.stop_token_ids)
     return blocked
 
 
-def id_out_of_range(row: Row, vocab_size: int) -> int | None:
+def id_out_of_range(row: Row, position: int, vocab_size: int) -> int | None:
     """A token id in the row's parameters or history that is no column of its logits, if there is one."""
     parameters = row.sampling
-    for ids in (parameters.logit_bias, parameters.allowed_token_ids, blocked_ids(row)):
+    for ids in (parameters.logit_bias, parameters.allowed_token_ids, blocked_ids(row, position)):
         for token in ids:
             if not 0 <= token < vocab_size:
                 return token

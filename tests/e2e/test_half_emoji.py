@@ -67,15 +67,16 @@ def seed(byte_tokens: list[int]) -> int:
         seeds = list(itertools.islice(candidates, 4096))
         for position, token in enumerate(wanted):
             each_sampling = (replace(sampling, seed=each) for each in seeds)
-            tokens = engine.step(batch_of([RowSampling(each, position, 1) for each in each_sampling])).tokens
+            tokens = engine.step(batch_of([RowSampling(each, 1) for each in each_sampling], position)).tokens
             seeds = [each for each, drawn in zip(seeds, tokens, strict=True) if drawn == token]
     return seeds[0]
 
 
-def batch_of(rows: list[RowSampling]) -> StepInput:
-    """The fake engine looks at nothing but the rows."""
+def batch_of(rows: list[RowSampling], position: int) -> StepInput:
+    """All rows at one output position; the fake engine looks at nothing but the rows and their positions."""
     none = np.zeros(0, dtype=np.int32)
-    return StepInput(none, none.astype(np.int64), none.astype(np.int64), none, none, none, none, rows)
+    positions = np.full(len(rows), position, dtype=np.int32)
+    return StepInput(none, none.astype(np.int64), none.astype(np.int64), none, none, none, none, positions, rows)
 
 
 @pytest.mark.parametrize("num_read", [2, 5, 6])

@@ -114,6 +114,7 @@ class Driver:
         positions: list[int] = []
         slots: list[int] = []
         rows: list[RowSampling] = []
+        output_positions: list[int] = []
         sampled: list[int] = []
         for index, (sequence, count) in enumerate(scheduled):
             first, last = sequence.num_computed_tokens, sequence.num_computed_tokens + count
@@ -125,7 +126,8 @@ class Driver:
             if last == len(sequence.token_ids):
                 sampled.append(index)
                 history = np.array(sequence.token_ids, dtype=np.int32) if sequence.sampling.has_penalties else None
-                rows.append(RowSampling(sequence.sampling, len(sequence.outputs), len(sequence.prompt), history))
+                rows.append(RowSampling(sequence.sampling, len(sequence.prompt), history))
+                output_positions.append(len(sequence.outputs))
         tables = np.zeros((len(scheduled), max(len(s.block_table) for s, _ in scheduled)), dtype=np.int32)
         for index, (sequence, _) in enumerate(scheduled):
             tables[index, : len(sequence.block_table)] = sequence.block_table
@@ -137,6 +139,7 @@ class Driver:
             context_lens=np.array([s.num_computed_tokens + count for s, count in scheduled], dtype=np.int32),
             block_tables=tables,
             sampled=np.array(sampled, dtype=np.int32),
+            output_positions=np.array(output_positions, dtype=np.int32),
             rows=rows,
         )
         return batch, [scheduled[index][0] for index in sampled]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.sampling.reference import sample
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.interface import Engine, RowSampling, StepInput
 from services.worker.engine.options import EngineError
@@ -29,7 +30,8 @@ def one_token_step(engine: CpuEngine, token: int = 5, position: int = 0, slot: i
         context_lens=np.array([position + 1], dtype=np.int32),
         block_tables=np.full((1, position // engine.block_size + 1), block, dtype=np.int32),
         sampled=np.array([0], dtype=np.int32),
-        rows=[RowSampling(greedy(1), 0, 1)],
+        output_positions=np.array([0], dtype=np.int32),
+        rows=[RowSampling(greedy(1), 1)],
     )
 
 
@@ -84,6 +86,28 @@ def test_draws_are_the_same_alone_and_batched(tiny_engine: CpuEngine, temperatur
     assert generate(tiny_engine, PROMPTS, Sampling(max_tokens=12, temperature=temperature, seed=78)) != alone
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_row_is_drawn_at_its_own_output_position(tiny_model: StoredModel, dtype: str) -> None:
+    """In torch and in C++: rows that differ in nothing else, some of them before min_tokens outputs."""
+    engine = CpuEngine.load(tiny_model, Options(dtype=dtype, kv_cache_memory_bytes=4 << 20))
+    count = 24
+    row = RowSampling(Sampling(max_tokens=99, seed=77, min_tokens=9, stop_token_ids=tuple(range(200))), 1)
+    batch = one_token_step(engine)
+    batch.token_ids = np.full(count, 5, dtype=np.int32)
+    batch.positions = np.zeros(count, dtype=np.int64)
+    batch.slot_mapping = np.arange(count, dtype=np.int64) * engine.block_size
+    batch.cu_seqlens_q = np.arange(count + 1, dtype=np.int32)
+    batch.context_lens = np.ones(count, dtype=np.int32)
+    batch.block_tables = np.arange(count, dtype=np.int32)[:, None]
+    batch.sampled = np.arange(count, dtype=np.int32)
+    batch.output_positions = np.arange(count, dtype=np.int32)[::-1] * 2
+    batch.rows = [row] * count
+    each = zip(engine.compute_logits(batch).numpy(), batch.output_positions.tolist(), strict=True)
+    expected = [sample(logits, row, position) for logits, position in each]
+    assert engine.step(batch).tokens.tolist() == expected
+    assert len(set(expected)) > count // 2
+
+
 def test_draws_survive_preemption(tiny_engine: CpuEngine) -> None:
     sampling = Sampling(max_tokens=12, temperature=1.0, seed=5, presence_penalty=1.0, repetition_penalty=1.2)
     expected = generate(tiny_engine, PROMPTS, sampling)
@@ -120,7 +144,8 @@ def test_no_logprobs_at_all_when_nobody_asks(tiny_engine: CpuEngine) -> None:
 
 def test_a_step_that_samples_nothing(tiny_engine: CpuEngine) -> None:
     batch = one_token_step(tiny_engine)
-    batch.sampled, batch.rows = np.zeros(0, dtype=np.int32), []
+    batch.sampled = batch.output_positions = np.zeros(0, dtype=np.int32)
+    batch.rows = []
     output = tiny_engine.step(batch)
     assert len(output.tokens) == 0
     assert output.errors == {}

@@ -101,6 +101,7 @@ def test_neighbours_logits_are_equal_to_the_bit(tiny_engine: CpuEngine) -> None:
         batch.context_lens = np.ones(3, dtype=np.int32)
         batch.block_tables = np.arange(3, dtype=np.int32)[:, None]
         batch.sampled = np.arange(3, dtype=np.int32)
+        batch.output_positions = np.zeros(3, dtype=np.int32)
         batch.rows = batch.rows * 3
         return tiny_engine.compute_logits(batch)
 
@@ -179,6 +180,7 @@ def test_spoiled_blocks_are_told_one_by_one_too(tiny_engine: CpuEngine) -> None:
     assert tiny_engine.step(batch).spoiled_blocks == [3]
     output = step_one_by_one(tiny_engine, batch)
     assert (list(output.errors), output.spoiled_blocks) == ([0], [3])
-    batch.sampled, batch.rows = np.zeros(0, dtype=np.int32), []
+    batch.sampled = batch.output_positions = np.zeros(0, dtype=np.int32)
+    batch.rows = []
     output = step_one_by_one(tiny_engine, batch)
     assert (list(output.failed), output.spoiled_blocks) == ([0], [3])

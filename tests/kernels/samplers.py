@@ -12,7 +12,7 @@ from kernels.native.library import load_library
 from kernels.sampling import cpu, native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import Sampled
-from tests.kernels.sampling_rows import SampledRow
+from tests.kernels.sampling_rows import SampledRow, positions_of
 
 
 class Sample(Protocol):
@@ -34,12 +34,13 @@ class Native:
 
     def __call__(self, logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
         copy = batch_of(logits, len(rows))
-        return native.sample_native(self.team, self.library, copy, RowBatches(copy.shape[1]).of(rows))
+        batch = RowBatches(copy.shape[1]).of(rows, positions_of(rows))
+        return native.sample_native(self.team, self.library, copy, batch)
 
 
 def sample_by_torch(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
     """kernels.sampling.cpu."""
-    return cpu.sample(batch_of(logits, len(rows)), rows)
+    return cpu.sample(batch_of(logits, len(rows)), rows, positions_of(rows))
 
 
 @contextmanager

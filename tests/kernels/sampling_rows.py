@@ -1,5 +1,6 @@
 """Rows for sampling tests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,7 @@ class Params:
 
 @dataclass(frozen=True)
 class SampledRow:
-    """A row as the engine makes one."""
+    """A row as the engine makes one, and its output position, which samplers take beside it."""
 
     sampling: Params
     position: int = 0
@@ -42,6 +43,11 @@ def row(position: int = 0, history: list[int] | None = None, num_prompt_tokens: 
     """A row with these parameters."""
     ids = None if history is None else np.array(history, dtype=np.int32)
     return SampledRow(Params(**params), position, num_prompt_tokens, ids)
+
+
+def positions_of(rows: Sequence[SampledRow]) -> NDArray[np.int32]:
+    """The rows' output positions: int32 [rows]."""
+    return np.array([one.position for one in rows], dtype=np.int32)
 
 
 def random_logits(seed: int, size: int, spread: float = 3.0) -> NDArray[np.float32]:

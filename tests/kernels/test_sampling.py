@@ -55,7 +55,7 @@ def test_every_row_equals_the_reference_whatever_its_batch(sample: Sample, batch
     assert result.errors == {}
     assert result.tokens.dtype == np.int32
     for index, one in enumerate(batch):
-        assert result.tokens[index] == reference.sample(logits[index], one)
+        assert result.tokens[index] == reference.sample(logits[index], one, one.position)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -64,7 +64,7 @@ def test_plain_temperature_equals_the_reference(sample: Sample, vocabulary: int,
     logits = random_logits(seed, min(vocabulary, 1001))
     logits = np.concatenate([logits, np.full(vocabulary - len(logits), -60, dtype=np.float32)])
     one = row(position=seed, seed=seed * 7919, top_p=0.99)
-    assert sample(logits, one).tokens[0] == reference.sample(logits, one)
+    assert sample(logits, one).tokens[0] == reference.sample(logits, one, one.position)
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kernels.sampling import philox, reference
+from kernels.sampling import cpu, philox, reference
 from kernels.sampling.native import sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import NOT_FINITE, Row
 from tests.kernels.samplers import Native, sample_by_torch
-from tests.kernels.sampling_rows import SampledRow, random_logits, row
+from tests.kernels.sampling_rows import SampledRow, positions_of, random_logits, row
 
 VOCABULARY = 49_152
+FIRST = np.zeros(1, dtype=np.int32)  # output position of a single row
 
 
 @pytest.fixture(params=["avx2", "avx512"], scope="module")
@@ -68,7 +69,7 @@ PARAMETERS = [
 
 def gap_of_best_keys(logits: NDArray[np.float32], one: SampledRow, tokens: tuple[int, int]) -> float:
     """How far apart the keys of two tokens are: below 1e-5 two samplers may differ."""
-    changed = reference.modified(logits, one)
+    changed = reference.modified(logits, one, one.position)
     scaled = (changed - changed.max()) / np.float32(one.sampling.temperature)
     noise = philox.gumbel(one.sampling.seed, one.position, np.sort(np.array(tokens, dtype=np.int64)))
     keys = scaled[np.sort(tokens)] + noise
@@ -113,9 +114,10 @@ def test_the_number_of_threads_changes_nothing(native: Native, num_threads: int)
     batch = [row(seed=seed, position=seed, top_p=0.9, logprobs=3 if seed % 3 == 0 else None) for seed in range(40)]
     logits = np.stack([random_logits(seed, 3000) for seed in range(len(batch))])
     alone = [native(logits[index], one) for index, one in enumerate(batch)]
+    packed = RowBatches(3000).of(batch, positions_of(batch))
     team = native.library.tokenbus_team_new(num_threads)
     try:
-        result = sample_native(team, native.library, torch.from_numpy(logits), RowBatches(3000).of(batch))
+        result = sample_native(team, native.library, torch.from_numpy(logits), packed)
     finally:
         native.library.tokenbus_team_delete(team)
     assert result.tokens.tolist() == [int(one.tokens[0]) for one in alone]
@@ -156,7 +158,7 @@ def test_a_list_of_rows_is_packed_once_and_its_positions_move(native: Native) ->
     logits = random_logits(4, 5000)
     rows: list[Row] = [row(seed=seed) for seed in range(5)]
     batches = RowBatches(5000)
-    first = batches.of(rows)
+    first = batches.of(rows, np.zeros(5, dtype=np.int32))
     for step in range(3):
         positions = np.arange(5, dtype=np.int32) + step
         batch = batches.of(rows, positions)
@@ -164,7 +166,7 @@ def test_a_list_of_rows_is_packed_once_and_its_positions_move(native: Native) ->
         tokens = sample_native(native.team, native.library, torch.from_numpy(np.tile(logits, (5, 1))), batch).tokens
         moved = [row(seed=seed, position=int(position)) for seed, position in enumerate(positions)]
         assert tokens.tolist() == native(logits, *moved).tokens.tolist()
-    assert batches.of(list(rows)) is not first
+    assert batches.of(list(rows), positions) is not first
 
 
 def test_tokens_of_a_step_stay_when_the_next_one_is_sampled(native: Native) -> None:
@@ -174,7 +176,7 @@ def test_tokens_of_a_step_stay_when_the_next_one_is_sampled(native: Native) -> N
     for token in (3, 4):
         logits = torch.zeros(1, 10)
         logits[0, token] = 1.0
-        results.append(sample_native(native.team, native.library, logits, batches.of(rows)))
+        results.append(sample_native(native.team, native.library, logits, batches.of(rows, FIRST)))
     assert [result.tokens.tolist() for result in results] == [[3], [4]]
 
 
@@ -201,7 +203,7 @@ def test_rows_without_logits_have_the_likeliest_token_told_of_them(native: Nativ
     batches = RowBatches(50)
     logits = random_logits(9, 50)
     for likeliest in ([7, 0, -1, 0], [8, 0, 9, 0]):
-        batch = batches.of(rows)
+        batch = batches.of(rows, np.zeros(4, dtype=np.int32))
         copies = torch.from_numpy(np.tile(logits, (3, 1)))  # one more than needed, as in a buffer
         result = sample_native(
             native.team, native.library, copies, batch, batch.needs_logits(), np.array(likeliest, dtype=np.int32)
@@ -220,7 +222,8 @@ def test_histories_grow_between_steps(native: Native) -> None:
     logits = np.array([0, 6, 5, 4, 3, 2], dtype=np.float32)
     for length, expected in ((0, 1), (1, 2), (2, 3), (4, 5)):
         object.__setattr__(one, "history", ids[:length])
-        result = sample_native(native.team, native.library, torch.from_numpy(logits.copy()[None]), batches.of(rows))
+        batch = batches.of(rows, FIRST)
+        result = sample_native(native.team, native.library, torch.from_numpy(logits.copy()[None]), batch)
         assert result.tokens.tolist() == [expected]
 
 
@@ -237,7 +240,17 @@ def test_a_history_of_another_type_is_refused_and_one_that_is_read_only_is_not(n
 
 
 def test_logits_of_another_shape_are_refused(native: Native) -> None:
-    batch = RowBatches(10).of([row(), row()])
+    batch = RowBatches(10).of([row(), row()], np.zeros(2, dtype=np.int32))
     for logits in (torch.zeros(1, 10), torch.zeros(2, 9), torch.zeros(10, 2).T):
         with pytest.raises(ValueError, match="logits"):
             sample_native(native.team, native.library, logits, batch)
+
+
+@pytest.mark.parametrize("num_positions", [0, 1, 3])
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.0}], ids=str)
+def test_positions_of_another_number_than_rows_are_refused(num_positions: int, params: dict[str, float]) -> None:
+    rows, positions = [row(**params), row(**params)], np.zeros(num_positions, dtype=np.int32)
+    with pytest.raises(ValueError, match="positions"):
+        RowBatches(10).of(rows, positions)
+    with pytest.raises(ValueError):
+        cpu.sample(torch.zeros(2, 10), rows, positions)

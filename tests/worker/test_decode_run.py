@@ -13,6 +13,10 @@ from shared.messages.sampling import Sampling
 from tests.worker.engines import BLOCK_SIZE, NUM_BLOCKS, VOCAB_SIZE, MemoryEngine, make_executor
 from tests.worker.plans import Item, Planned, SmallLeader, make_plan, rows_of
 
+TOKEN_COLUMNS = ("token_ids", "positions", "slot_mapping")
+SEQUENCE_COLUMNS = ("cu_seqlens_q", "context_lens", "block_tables")
+ROW_COLUMNS = ("sampled", "output_positions")
+
 
 def leader_of(*prompts: list[int], max_tokens: int = 40, eos: int = VOCAB_SIZE - 1) -> SmallLeader:
     leader = SmallLeader(BLOCK_SIZE)
@@ -54,10 +58,11 @@ def test_both_ways_make_the_same_frames_and_leave_the_same_blocks(prompts: list[
         num_foretold += was_foretold
         assert frame == run_long(long, long_engine, plan)
         a, b = short_engine.batches[-1], long_engine.batches[-1]
-        for name in ("token_ids", "positions", "slot_mapping", "cu_seqlens_q", "context_lens", "block_tables"):
+        for name in TOKEN_COLUMNS + SEQUENCE_COLUMNS + ROW_COLUMNS:
             left, right = getattr(a, name), getattr(b, name)
             assert left.dtype == right.dtype
             assert np.array_equal(left, right), name
+        assert a.rows == b.rows
     assert num_foretold > 15
     assert short.open_epoch() == long.open_epoch()
 

@@ -22,7 +22,7 @@ NUM_STEPS = 2000
 
 def batch_with(*prompts: list[int]) -> StepInput:
     """One step over these prompts."""
-    batch = batch_of([row(number, 0) for number in range(len(prompts))])
+    batch = batch_of([row(number) for number in range(len(prompts))])
     batch.token_ids = np.array([token for prompt in prompts for token in prompt], dtype=np.int32)
     batch.cu_seqlens_q = np.cumsum([0, *map(len, prompts)]).astype(np.int32)
     return batch

@@ -41,9 +41,10 @@ def check_columns(batch: StepInput) -> None:
         slots = [table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE for position in positions]
         assert batch.slot_mapping[first:last].tolist() == slots
         assert all(block == 0 for block in table[-(-end // BLOCK_SIZE) :])
-    assert len(batch.rows) == len(batch.sampled)
-    dtypes = (batch.token_ids, batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.sampled)
-    assert all(column.dtype == np.int32 for column in dtypes)
+    lengths = zip(batch.context_lens[batch.sampled].tolist(), batch.rows, strict=True)
+    assert batch.output_positions.tolist() == [length - row.num_prompt_tokens for length, row in lengths]
+    dtypes = (batch.token_ids, batch.cu_seqlens_q, batch.context_lens, batch.block_tables)
+    assert all(column.dtype == np.int32 for column in (*dtypes, batch.sampled, batch.output_positions))
     assert batch.positions.dtype == batch.slot_mapping.dtype == np.int64
 
 

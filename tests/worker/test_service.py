@@ -113,8 +113,8 @@ async def shard(
 def pure_tokens(sequence: Planned) -> list[int]:
     """What pure mode makes of a seed, from the engine itself, one position at a time."""
     engine = make_engine(step_s=0.0)
-    rows = [row(sequence.sampling.seed, position) for position in range(sequence.sampling.max_tokens)]
-    return engine.step(batch_of(rows)).tokens.tolist()
+    num_tokens = sequence.sampling.max_tokens
+    return engine.step(batch_of([row(sequence.sampling.seed)] * num_tokens, [*range(num_tokens)])).tokens.tolist()
 
 
 async def test_streams_are_whole_and_batched(nats_server: NatsServer) -> None:

@@ -85,8 +85,6 @@ class DecodeRun:
             self.offsets[growing] = 0
             width = -(-int(before.context_lens.max() + 1) // table.block_size)
             block_tables = table.block_tables[:, :width][self.slots]
-        for row, count in zip(before.rows, self.counts.tolist(), strict=True):
-            row.position = count
         self.items.start, self.items.position = before.context_lens, self.counts
         self.batch = StepInput(
             token_ids=self.tokens,
@@ -96,6 +94,7 @@ class DecodeRun:
             context_lens=before.context_lens + 1,
             block_tables=block_tables,
             sampled=before.sampled,
+            output_positions=self.counts,
             rows=before.rows,
         )
         return self.batch

@@ -26,7 +26,8 @@ class SequenceTable:
     prefix_hash: uint32, CRC of these tokens. tail: int32 [capacity, block_size], the ids in the block being filled;
     parents: uint8 [capacity, HASH_BYTES], the hash of the block before that one.
     last_token: the token sampled last in this epoch, -1 before. finished: ended here by EOS, stop token, length or an
-    error; later plans that still hold the sequence are skipped (rule 8).
+    error; later plans that still hold the sequence are skipped (rule 8). rows: RowSampling objects, None in slots that
+    hold no sequence or a rejected one.
     """
 
     def __init__(self, ledger: BlockLedger, block_size: int, max_model_len: int, vocab_size: int) -> None:
@@ -43,7 +44,7 @@ class SequenceTable:
         self._free: list[int] = []
         self._found: tuple[bytes, NDArray[np.int64]] | None = None
         self._allocate(0, FIRST_CAPACITY)
-        self.rows: list[RowSampling | None] = [None] * self.capacity
+        self.rows: NDArray[np.object_] = np.full(self.capacity, None)
         self.histories: dict[int, NDArray[np.int32]] = {}
         self.many_enders: dict[int, Endings] = {}
 
@@ -152,8 +153,7 @@ class SequenceTable:
             self.enders[slot, : len(enders)] = enders
         else:
             self.many_enders[slot] = Endings(sampling)
-        row = RowSampling(sampling, 0, new.num_prompt_tokens)
-        self.rows[slot] = row
+        self.rows[slot] = RowSampling(sampling, new.num_prompt_tokens)
         if sampling.has_penalties:
             history = np.zeros(max(new.num_prompt_tokens + sampling.max_tokens, new.num_tokens), dtype=np.int32)
             history[: new.num_tokens] = np.frombuffer(new.history, dtype=np.int32)
@@ -176,7 +176,7 @@ class SequenceTable:
     def _grow(self) -> None:
         capacity = self.capacity
         self._allocate(capacity, 2 * capacity)
-        self.rows += [None] * capacity
+        self.rows = np.concatenate((self.rows, np.full(capacity, None)))
 
     def _allocate(self, held: int, capacity: int) -> None:
         """New columns with `capacity` slots, of which the first `held` are taken over."""

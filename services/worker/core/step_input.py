@@ -56,6 +56,7 @@ def build_step_input(items: Items, table: SequenceTable) -> StepInput:
     context_lens = items.start + items.num_scheduled
     width = -(-int(context_lens.max()) // block_size)
     sampled = np.flatnonzero(items.position >= 0).astype(np.int32)
+    output_positions = items.position[sampled]
     return StepInput(
         token_ids=_token_ids(items, table, cu_seqlens_q),
         positions=positions,
@@ -64,7 +65,8 @@ def build_step_input(items: Items, table: SequenceTable) -> StepInput:
         context_lens=context_lens,
         block_tables=table.block_tables[:, :width][items.slots],
         sampled=sampled,
-        rows=_rows(items, table, sampled),
+        output_positions=output_positions,
+        rows=_rows(items.slots[sampled], table, output_positions),
     )
 
 
@@ -84,18 +86,11 @@ def _token_ids(items: Items, table: SequenceTable, cu_seqlens_q: NDArray[np.int3
     return token_ids
 
 
-def _rows(items: Items, table: SequenceTable, sampled: NDArray[np.int32]) -> list[RowSampling]:
-    """One RowSampling per sampled row; each sequence has one object for life, whose position moves on."""
-    rows: list[RowSampling] = []
-    slots = items.slots[sampled].tolist()
-    for slot, position in zip(slots, items.position[sampled].tolist(), strict=True):
-        row = table.rows[slot]
-        if row is None:
-            raise LookupError(f"slot {slot} holds no sequence")
-        row.position = position
-        rows.append(row)
+def _rows(slots: NDArray[np.int64], table: SequenceTable, output_positions: NDArray[np.int32]) -> list[RowSampling]:
+    """The sampled sequences' RowSamplings, one object for each sequence's life; only their histories move on."""
+    rows: list[RowSampling] = table.rows[slots].tolist()
     if table.histories:
-        for slot, row in zip(slots, rows, strict=True):
+        for slot, position, row in zip(slots.tolist(), output_positions.tolist(), rows, strict=True):
             if slot in table.histories:
-                row.history = table.histories[slot][: row.num_prompt_tokens + row.position]
+                row.history = table.histories[slot][: row.num_prompt_tokens + position]
     return rows

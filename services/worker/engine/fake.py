@@ -65,7 +65,7 @@ class FakeEngine:
         if batch.rows is not self._wishes.rows:
             self._wishes = _Wishes(batch.rows)
         wishes = self._wishes
-        keys = self._keys(wishes)
+        keys = self._keys(wishes, batch.output_positions)
         tokens = self._token_ids[keys % np.uint64(len(self._token_ids))]
         for row in wishes.narrowed:
             tokens[row] = self._narrowed(int(keys[row]), batch.rows[row])
@@ -77,12 +77,11 @@ class FakeEngine:
             time.sleep(remaining_s)
         return StepOutput(tokens, logprobs)
 
-    def _keys(self, wishes: "_Wishes") -> NDArray[np.uint64]:
+    def _keys(self, wishes: "_Wishes", output_positions: NDArray[np.int32]) -> NDArray[np.uint64]:
         """uint64 [R]: a hash of (seed, position), or entropy."""
         if self._mode == "chained":
             return self._entropy.integers(0, 2**64, len(wishes.rows), dtype=np.uint64)
-        positions = np.array([row.position for row in wishes.rows], dtype=np.uint64)
-        return _mix(wishes.seeds + positions)
+        return _mix(wishes.seeds + output_positions.astype(np.uint64))
 
     def _narrowed(self, key: int, row: RowSampling) -> int:
         """A token for a request that narrows the choice; all of them bad leaves the choice as it was."""

@@ -17,13 +17,11 @@ from shared.messages.sampling import Sampling
 class RowSampling:
     """How one row is sampled.
 
-    position: output position of the sampled token (0 for the first); with sampling.seed it keys the random numbers.
     history: int32 [num_tokens] ids of prompt and outputs so far, only when sampling.has_penalties, else None;
     the first num_prompt_tokens of them are the prompt.
     """
 
     sampling: Sampling
-    position: int
     num_prompt_tokens: int
     history: NDArray[np.int32] | None = None
 
@@ -35,7 +33,8 @@ class StepInput:
     token_ids: int32 [T], positions: int64 [T] (index in the sequence), slot_mapping: int64 [T]
     (block_id * block_size + offset), cu_seqlens_q: int32 [S + 1], context_lens: int32 [S] tokens in the KV cache once
     this step's are written, block_tables: int32 [S, B] padded with 0. sampled: int32 [R] indices into the S sequences,
-    whose last token's logits are sampled as rows[r] says.
+    whose last token's logits are sampled as rows[r] says. output_positions: int32 [R] output position of each sampled
+    token (0 for a sequence's first); with the row's seed it keys the random numbers.
     """
 
     token_ids: NDArray[np.int32]
@@ -45,6 +44,7 @@ class StepInput:
     context_lens: NDArray[np.int32]
     block_tables: NDArray[np.int32]
     sampled: NDArray[np.int32]
+    output_positions: NDArray[np.int32]
     rows: list[RowSampling]
 
 

@@ -82,7 +82,7 @@ def _reason(error: Exception) -> str:
 def take_one(batch: StepInput, index: int) -> tuple[StepInput, list[int]]:
     """The part of a step that belongs to one sequence, and which of the batch's rows are its own (none or one)."""
     first, last = int(batch.cu_seqlens_q[index]), int(batch.cu_seqlens_q[index + 1])
-    rows = [int(row) for row in np.flatnonzero(batch.sampled == index)]
+    rows = np.flatnonzero(batch.sampled == index).tolist()
     alone = StepInput(
         token_ids=batch.token_ids[first:last],
         positions=batch.positions[first:last],
@@ -91,6 +91,7 @@ def take_one(batch: StepInput, index: int) -> tuple[StepInput, list[int]]:
         context_lens=batch.context_lens[index : index + 1],
         block_tables=batch.block_tables[index : index + 1],
         sampled=np.zeros(len(rows), dtype=np.int32),
+        output_positions=batch.output_positions[rows],
         rows=[batch.rows[row] for row in rows],
     )
     return alone, rows

@@ -28,7 +28,7 @@ class NativeForward:
 
     def run(self, batch: StepInput) -> StepOutput:
         """See Forward."""
-        rows = self._batches.of(batch.rows)
+        rows = self._batches.of(batch.rows, batch.output_positions)
         wanting = rows.needs_logits()
         slots = np.full(len(rows), _NO_SLOT, dtype=np.int32)
         slots[wanting] = np.arange(len(wanting), dtype=np.int32)

@@ -41,7 +41,7 @@ class TorchForward:
     def run(self, batch: StepInput) -> StepOutput:
         """See Forward."""
         logits, residual = self._compute(batch)
-        sampled = sample(logits, batch.rows)
+        sampled = sample(logits, batch.rows, batch.output_positions)
         output = StepOutput(sampled.tokens, to_messages(sampled.logprobs), sampled.errors)
         if len(batch.token_ids) > len(batch.sampled):  # else every token has a row of logits, which tells
             output.failed = _not_finite(residual, batch.cu_seqlens_q)

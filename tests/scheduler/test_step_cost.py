@@ -3,6 +3,7 @@
 The times are measured by bench.scheduler_step; a test that held them would depend on its machine.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -14,19 +15,22 @@ MAX_CALLS_PER_SEQUENCE = 20  # those of C functions among them; 15 to 18 when th
 
 
 def num_calls(work: Callable[[], object]) -> int:
-    """Calls of Python and C functions."""
+    """Calls of Python and C functions. The garbage collector calls whoever listens to it, as hypothesis does."""
     count = 0
 
     def on_event(frame: object, event: str, argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(on_event)
     try:
         work()
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
     return count
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from services.scheduler.core.lifetimes import GATEWAY_GONE, NOBODY_READS
 from shared.log.state import RequestState
+from shared.messages.control import Attach
 from shared.messages.packed import unpack_tokens
 from tests.shard.invariants import problems
 from tests.shard.scenario import Scenario
-from tests.shard.shard import Shard
+from tests.shard.shard import QUIET_FROM_S, Shard
 from tests.shard.sim_worker import NOT_A_NUMBER, POISON
 
 NUM_SEEDS = 8
@@ -71,6 +72,21 @@ def test_a_request_that_is_read_is_kept_although_the_leader_missed_its_gateway()
                 assert state.sequences[0].message != NOBODY_READS
                 outlived += shard.ended_at[client.request_id] > 70.0
     assert missed and outlived
+
+
+def test_i4_a_reader_whose_request_was_never_stored_is_soon_forgotten() -> None:
+    """Its gateway attached, and died before the log had the request: at worst as the last fault ends."""
+    attach = Attach(request_id="f" * 32, inbox="_INBOX.dead", number=1, positions=(0,))
+    seen: list[int] = []
+    for seed in range(NUM_SEEDS):
+        shard = Shard(seed, Scenario(num_faults=0, num_requests=3, asked_within_s=1.0, leaving=0.0))
+        for detokenizer in shard.detokenizers:
+            shard.world.after(QUIET_FROM_S - 1.5, detokenizer.deliver, detokenizer.on_attach, attach)
+            readers = detokenizer.desk.attachments
+            shard.world.after(QUIET_FROM_S + 1.0, lambda readers: seen.append(len(readers)), readers)
+        shard.world.after(QUIET_FROM_S - 1.0, shard.world.stall, 2.0)
+        assert problems(shard.run()) == []
+    assert seen == [1] * 2 * NUM_SEEDS
 
 
 def test_rule_12_a_repeated_request_is_served_once() -> None:

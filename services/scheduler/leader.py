@@ -24,6 +24,7 @@ from shared.messages.plan_parts import split_plan
 from shared.queue_limits import QUEUE_FULL, QueueLimits
 
 BLOCK_ID_BYTES = 4
+SUCCESSOR_S = 30.0  # whoever supervises a worker starts it again, and it loads its weights
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Leader:
         self._logger = logger
         self._queue_limits = queue_limits or QueueLimits()
         self.links: dict[str, WorkerLink] = {}
+        self._missed: dict[str, float] = {}
         self._lifetimes = Lifetimes()
         self.num_fences = 0
         self.num_turned_away = 0
@@ -82,6 +84,8 @@ class Leader:
                 return
             link = WorkerLink(heartbeat, self._fold.epoch_of(heartbeat.worker), now)
             self.links[heartbeat.worker] = link
+            self._missed.pop(link.name, None)
+            self.core.expect_worker(heartbeat)
             self._logger.info("worker joined", worker=heartbeat.worker, epoch=link.epoch)
         link.on_heartbeat(heartbeat, now)
         if link.state is LinkState.OPEN:
@@ -124,6 +128,9 @@ class Leader:
         for link in list(self.links.values()):
             self._announce(link, now)
             self._check_progress(link, now)
+        for name in [name for name, since in self._missed.items() if now - since > SUCCESSOR_S]:
+            del self._missed[name]
+            self.core.forget_worker(name)
         for record in self._lifetimes.due(now, now_ns):
             self._ports.append([record])
         self.pump(now)
@@ -135,7 +142,7 @@ class Leader:
         if link.state is LinkState.OPENING:
             if link.is_silent(now):
                 self._logger.info("worker gone before it opened", worker=link.name)
-                del self.links[link.name]
+                self._miss(link.name, now)
             return
         self._logger.warning("fencing worker", worker=link.name, reason=reason, epoch=link.epoch)
         self.num_fences += 1
@@ -155,10 +162,15 @@ class Leader:
         died = link.is_broken(now) and not link.heartbeat.leaving
         self.core.remove_worker(worker, died=died)
         if link.is_silent(now):
-            del self.links[worker]
+            self._miss(worker, now)
         else:
             link.start_epoch(self._fold.epoch_of(worker), now)
             self._announce(link, now)
+
+    def _miss(self, worker: str, now: float) -> None:
+        """Nothing is heard of a worker. What no other one can run waits a while for its return, or a successor's."""
+        del self.links[worker]
+        self._missed[worker] = now
 
     def reset_clocks(self, now: float, *, was_deaf: bool) -> None:
         """This process was paused, or deaf as when the bus is away: that says nothing about workers and gateways."""

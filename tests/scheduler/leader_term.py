@@ -87,8 +87,11 @@ class Term:
         self.leader.on_change(change, self.now)
         return change
 
-    def pass_time(self, seconds: float, *gateways: str, by_s: float = 0.25) -> None:
-        """Ticks, the clocks of the log and of the leader moving alike, while these gateways are heard."""
+    def pass_time(
+        self, seconds: float, *gateways: str, by_s: float = 0.25, workers: dict[str, int] | None = None
+    ) -> None:
+        """Ticks, the clocks of the log and of the leader moving alike, while these gateways are heard, and these idle
+        workers, given with their numbers of blocks."""
         end = self.now + seconds
         while self.now < end - 1e-9:
             step_s = min(by_s, end - self.now)
@@ -96,6 +99,8 @@ class Term:
             self.fold.now_ns += int(step_s * 1e9)
             for gateway in gateways:
                 self.hear(gateway)
+            for worker, num_blocks in (workers or {}).items():
+                self.leader.on_worker_heartbeat(heartbeat(worker, self.fold.epoch_of(worker), num_blocks), self.now)
             self.tick()
 
     def tick(self) -> None:

@@ -1,9 +1,11 @@
 """A shard in one process: the real fold and scheduler, simulated workers, and every rule checked at every plan."""
 
+import collections.abc
 import random
-from collections.abc import Sequence
 
+from services.scheduler.core.capacity import Capacity
 from services.scheduler.core.scheduler import Scheduler, SchedulerLimits, Verdict
+from services.scheduler.core.sequence import Sequence
 from shared.log.fold import Change, Fold
 from shared.log.state import SequenceState
 from shared.messages.codec import encode
@@ -39,7 +41,13 @@ class SimulatedShard:
         return self.fold.apply(kind, encode(record), self.fold.seq + 1, self.fold.seq + 1)
 
     def submit(
-        self, prompt: Sequence[int], max_tokens: int = 8, *, priority: int = 0, salt: str = "", **others: object
+        self,
+        prompt: collections.abc.Sequence[int],
+        max_tokens: int = 8,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        **others: object,
     ) -> list[SequenceState]:
         """A request enters the log; its sequences."""
         self._num_requests += 1
@@ -96,16 +104,23 @@ class SimulatedShard:
         self.scheduler.add_worker(worker.heartbeat(), epoch, worker.start_epoch(epoch))
         self._take_verdicts()
 
-    def fence(self, name: str, *, died: bool = False) -> None:
-        """The worker's epoch ends; if it died it is gone, else it reports."""
+    def fence(self, name: str, *, died: bool = False, is_forgotten: bool = True) -> None:
+        """The worker's epoch ends; if it died it is gone, and forgotten at once or later; else it reports."""
         self.append("fence", Fence(kind="worker", leader="", worker=name))
         self.outstanding[name] = {}
         self.scheduler.remove_worker(name, died=died)
         self._take_verdicts()
         if died:
             del self.workers[name]
+            if is_forgotten:
+                self.forget(name)
         else:
             self.open_epoch(name)
+
+    def forget(self, name: str) -> None:
+        """The worker, if it is gone, is not expected any more."""
+        self.scheduler.forget_worker(name)
+        self._take_verdicts()
 
     def take_over(self) -> None:
         """A new leader starts from the fold alone."""
@@ -114,6 +129,8 @@ class SimulatedShard:
         self.begun = set()
         for state in self.live:
             assert self.scheduler.add(state) is None
+        for worker in self.workers.values():
+            self.scheduler.expect_worker(worker.heartbeat())
         for name in self.workers:
             self.open_epoch(name)
 
@@ -173,6 +190,10 @@ class SimulatedShard:
         verdicts = self.scheduler.take_verdicts()
         self.verdicts.extend(verdicts)
         for verdict in verdicts:
+            if verdict.reason == "rejected":
+                capacities = [Capacity.of(worker.heartbeat()) for worker in self.workers.values()]
+                able = [each for each in capacities if each.can_go_on(Sequence(verdict.sequence))]
+                assert not able, "rule 13: given up, though a worker that lives could run it"
             self.end(verdict.sequence, verdict.reason)
 
     def turn(self) -> None:

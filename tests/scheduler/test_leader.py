@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from services.scheduler.core.worker_link import LinkState
+from services.scheduler.core.worker_link import SILENCE_S, LinkState
+from services.scheduler.leader import SUCCESSOR_S
 from shared.block_hash import HASH_BYTES
 from shared.messages.control import CacheReport
 from shared.messages.packed import pack_tokens
@@ -13,6 +14,7 @@ from tests.log.records import PROMPT, FoldUnderTest, request, rows
 from tests.scheduler.leader_term import Term, heartbeat
 
 RID = "a" * 32
+SMALL = {"small": 4}
 
 
 def begun(num_choices: int, num_tokens: int, **sampling: object) -> FoldUnderTest:
@@ -78,6 +80,52 @@ def test_rule_13_a_request_that_fits_nowhere_is_rejected_with_its_outcome(worker
     state = term.fold.requests[RID]
     assert state.done is not None and state.done.reasons == ("rejected", "rejected")
     assert [(sequence.end, sequence.reason) for sequence in state.sequences] == [(0, "rejected")] * 2
+
+
+def with_a_big_worker(is_begun: bool) -> Term:
+    """A term with a worker "big", one that is too small for the request, and the request."""
+    term = Term(FoldUnderTest())
+    for worker, num_blocks in (SMALL | {"big": 32}).items():
+        term.join(worker, num_blocks)
+    term.feed(request(RID, n=2, max_tokens=100))
+    if is_begun:
+        sequences = term.fold.requests[RID].sequences
+        term.feed(rows("big", term.fold.takeover, 1, *(term.fold.row(sequence, 9) for sequence in sequences)))
+    return term
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("has_successor", [False, True])
+def test_rule_13_what_only_a_worker_that_died_could_run_waits_for_a_successor_but_not_for_ever(
+    is_begun: bool, has_successor: bool
+) -> None:
+    term = with_a_big_worker(is_begun)
+    term.pass_time(SILENCE_S + 0.1, workers=SMALL)
+    assert term.fenced == ["big"]
+    term.feed(Fence(kind="worker", leader="s2", worker="big"))
+    term.pass_time(SUCCESSOR_S - 0.1, workers=SMALL)
+    assert term.records == [] and not term.leader.core.num_running
+    if has_successor:
+        term.join("next", num_blocks=32)
+    term.pass_time(0.2, workers=SMALL | ({"next": 32} if has_successor else {}))
+    term.fold_appended()
+    reasons = {sequence.reason for sequence in term.fold.requests[RID].sequences}
+    if has_successor:
+        assert reasons == {None} and term.leader.core.num_running >= 1, "suspects run one by one"
+    else:
+        assert reasons == {"error" if is_begun else "rejected"} and not term.leader.core.num_waiting
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_rule_13_nothing_is_rejected_while_the_worker_that_can_run_it_opens_again(is_begun: bool) -> None:
+    term = with_a_big_worker(is_begun)
+    term.feed(Fence(kind="worker", leader="s2", worker="big"))
+    term.feed(Fence(kind="worker", leader="s2", worker="small"))
+    term.join("small", num_blocks=4)
+    term.pass_time(SUCCESSOR_S + 1.0, workers=SMALL | {"big": 32})
+    assert term.records == [] and term.leader.core.num_waiting == 2
+    term.join("big", num_blocks=32)
+    assert term.records == [] and term.leader.core.num_running == 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ REQUESTS = st.fixed_dictionaries(
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Tiny blocks and few of them, so that hits, evictions and preemptions meet each other all the time."""
+    """Tiny blocks and few of them, so that hits, evictions and preemptions meet each other all the time. Workers differ
+    in what they can run at all."""
 
     @initialize(
         seed=st.integers(0, 2**16),
@@ -42,7 +43,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             "num_blocks": num_blocks,
             "max_num_batched_tokens": budget,
             "max_num_seqs": max_num_seqs,
-            "max_model_len": 26,
             "enable_prefix_caching": caching,
         }
         self.num_joined = 0
@@ -52,9 +52,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         names = sorted(self.shard.workers)
         return names[index % len(names)]
 
-    def join(self) -> None:
+    def join(self, more_blocks: int = 0, max_model_len: int = 26) -> None:
         self.num_joined += 1
-        self.shard.join(f"w{self.num_joined}", **self.limits)
+        limits = self.limits | {"num_blocks": self.limits["num_blocks"] + more_blocks, "max_model_len": max_model_len}
+        self.shard.join(f"w{self.num_joined}", **limits)
 
     @precondition(lambda self: len(self.shard.live) < 12)
     @rule(requests=st.lists(REQUESTS, min_size=1, max_size=4))
@@ -95,13 +96,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["fence", "death", "death", "take_over", "join", "leave", "stay", "lose_row"]),
         index=st.integers(0, 2),
         victim=st.integers(0, 50),
+        more_blocks=st.sampled_from([0, 0, 3]),
+        max_model_len=st.sampled_from([26, 26, 18]),
     )
-    def disturb(self, kind: str, index: int, victim: int) -> None:
+    def disturb(self, kind: str, index: int, victim: int, more_blocks: int, max_model_len: int) -> None:
         shard = self.shard
         if kind == "take_over":
             shard.take_over()
         elif len(shard.workers) < (3 if kind == "join" else 1):
-            self.join()
+            self.join(more_blocks, max_model_len)
         elif kind in ("fence", "death"):
             shard.fence(self.pick(index), died=kind == "death")
         elif kind in ("leave", "stay"):

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from services.scheduler.core.lifetimes import GATEWAY_GONE, NOBODY_READS
+from services.scheduler.leader import SUCCESSOR_S
 from shared.log.state import RequestState
 from shared.messages.control import Attach
 from shared.messages.packed import unpack_tokens
+from tests.shard.clockwork import START_NS
 from tests.shard.invariants import problems
 from tests.shard.scenario import Scenario
 from tests.shard.shard import QUIET_FROM_S, Shard
@@ -141,6 +143,19 @@ def test_partitions(kind: str) -> None:
 def test_the_server_stands_still_or_starts_again(fault: str) -> None:
     for shard in runs(Scenario(faults=(fault,), num_faults=6), 4):
         assert shard.faults[fault] == 6
+
+
+def test_rule_13_what_only_a_worker_that_left_could_run_does_not_wait_for_ever() -> None:
+    given_up = 0
+    scenario = Scenario(faults=("join-worker", "leave-worker"), num_faults=12, num_requests=30, step_s=0.1, leaving=0.0)
+    for shard in runs(scenario):
+        for state in requests(shard):
+            asked = (state.request.created_ns - START_NS) / 1e9
+            given_up += (
+                "KV cache" in state.sequences[0].message
+                and shard.ended_at[state.request.request_id] > asked + SUCCESSOR_S
+            )
+    assert given_up >= 3
 
 
 def test_workers_of_all_sizes_come_and_drain() -> None:

@@ -82,7 +82,7 @@ class Placement:
             # the last token is always computed, since its logits are what is asked for
             max_hits = (sequence.num_tokens - 1) // block_size
             hits = worker.blocks.find_hits(sequence.hash_blocks(block_size, sequence.num_tokens), max_hits)
-        num_blocks = worker.num_blocks_for(sequence.num_tokens)
+        num_blocks = worker.capacity.num_blocks_for(sequence.num_tokens)
         num_spare = int(self.watermark * worker.blocks.num_blocks) if worker.running else 0
         if not worker.blocks.can_allocate(hits, num_blocks, num_spare):
             return None
@@ -105,16 +105,11 @@ class Placement:
 def allowed_workers(sequence: Sequence, workers: Collection[WorkerState]) -> list[WorkerState]:
     """Workers that may run the sequence at all, with or without room at the moment.
 
-    A draining worker takes nothing new; but if no other accepts, it takes back what it had to preempt, so that its
-    sequences finish there. A worker runs one suspect at a time (rule 20).
+    A draining worker takes nothing new; but if none that can run the sequence accepts, it takes back what it had to
+    preempt, so that its sequences finish there. A worker runs one suspect at a time (rule 20).
     """
-    accepting = [worker for worker in workers if worker.accepting]
-    if not accepting:
-        accepting = [worker for worker in workers if worker.name == sequence.last_worker]
-    return [
-        worker
-        for worker in accepting
-        if (worker.suspect is None or not sequence.suspect)
-        and sequence.num_tokens < worker.max_num_tokens(sequence)
-        and worker.refusal(sequence) is None
-    ]
+    able = [worker for worker in workers if worker.capacity.can_go_on(sequence)]
+    allowed = [worker for worker in able if worker.accepting]
+    if not allowed:
+        allowed = [worker for worker in able if worker.name == sequence.last_worker]
+    return [worker for worker in allowed if worker.suspect is None or not sequence.suspect]

@@ -105,7 +105,7 @@ class _Columns:
         num_new_blocks = 0
         if stop > sequence.num_sent_blocks * self._worker.block_size:
             first = sequence.num_sent_blocks
-            sequence.num_sent_blocks = self._worker.num_blocks_for(stop)
+            sequence.num_sent_blocks = self._worker.capacity.num_blocks_for(stop)
             num_new_blocks = sequence.num_sent_blocks - first
             self._new_blocks.extend(sequence.block_table[first : sequence.num_sent_blocks])
         position = -1

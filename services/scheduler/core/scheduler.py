@@ -6,7 +6,8 @@ Its shell feeds it what the log says and sends what it decides:
         ── Rows ────── (fold) update()│──> sequences and workers ──┤
         ── End ──────> end()          │                            └──> take_verdicts() ──> End into the log
         ── Fence ────> remove_worker()┘
-    heartbeat, CacheReport ──> add_worker(), set_accepting()
+    heartbeat, CacheReport ──> expect_worker(), add_worker(), set_accepting()
+    silence ──> forget_worker()
 
 After each of these, every worker with fewer than max_num_outstanding plans may have something to do: call schedule()
 until it returns None. Plans are made ahead of the results: a row in flight counts as a token whose id only the worker
@@ -23,6 +24,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.scheduler.core.backlog import Backlog
+from services.scheduler.core.capacity import Capacity
 from services.scheduler.core.placement import Placement
 from services.scheduler.core.planner import plan_step
 from services.scheduler.core.sequence import Sequence, Status
@@ -36,6 +38,7 @@ MAX_SOLO_DEATHS = 2
 FOUND_BY_WORKER: frozenset[EndReason] = frozenset({"eos", "stop_token", "length", "error"})
 
 Model = tuple[str, str]
+Fate = tuple[EndReason, str]
 
 
 class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """The scheduler ends a sequence: its shell appends an End with this reason at the folded position.
 
     reason: quarantined (its worker died twice while it ran alone), length (max_model_len reached before max_tokens),
-    rejected (fits no worker; found once a worker was known).
+    rejected (fits no worker; found when one opened, or when the last that could run it was forgotten).
     """
 
     sequence: SequenceState
@@ -66,6 +69,7 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits | None = None) -> None:
         self.limits = limits or SchedulerLimits()
         self.workers: dict[str, WorkerState] = {}
+        self._capacities: dict[str, Capacity] = {}
         self._sequences: dict[int, Sequence] = {}
         self._waiting: dict[Model, WaitingQueue] = {}
         self.backlog = Backlog()
@@ -77,25 +81,27 @@ class Scheduler:
 
     # ---- workers ----------------------------------------------------------------------------------------------------
 
+    def expect_worker(self, heartbeat: WorkerHeartbeat) -> None:
+        """A worker lives and will be added: what it can run waits for it, whoever else is there."""
+        self._capacities[heartbeat.worker] = Capacity.of(heartbeat)
+
     def add_worker(self, heartbeat: WorkerHeartbeat, epoch: int, cached: Iterable[tuple[int, bytes]] = ()) -> None:
         """A worker is idle in a new epoch, its steps start at 1. If it was known, its old epoch is over.
 
         cached: (block id, hash) of contents it still holds: its sequences find them as prefix-cache hits (rule 10).
         """
         self.remove_worker(heartbeat.worker)
+        self.expect_worker(heartbeat)
         worker = WorkerState(heartbeat, epoch, cached, self.limits.max_num_outstanding, self.limits.prefill_share)
         self.workers[worker.name] = worker
-        for sequence in self._queue(worker.model).snapshot():
-            if refusal := self._refusal(sequence):
-                self._judge(sequence, "rejected", refusal)
-            elif self._is_full(sequence):
-                self._judge(sequence, "length", "")
+        self._judge_waiting(worker.model)
 
     def remove_worker(self, name: str, *, died: bool = False) -> None:
         """A fence of the worker was folded: its rows in flight do not count, its sequences wait where they are folded.
 
-        died: it is not known to live. The sequences of its unfolded plans become suspects; the one that ran alone is
-        quarantined at its second death (rule 20). An unknown name changes nothing.
+        It is expected back: what only it can run waits, until forget_worker(). died: it is not known to live. The
+        sequences of its unfolded plans become suspects; the one that ran alone is quarantined at its second death
+        (rule 20). An unknown name changes nothing.
         """
         worker = self.workers.pop(name, None)
         if worker is None:
@@ -113,6 +119,13 @@ class Scheduler:
             if soloist.num_solo_deaths >= MAX_SOLO_DEATHS:
                 self._judge(soloist, "quarantined", f"{MAX_SOLO_DEATHS} workers died while computing this request")
 
+    def forget_worker(self, name: str) -> None:
+        """A worker that was removed, or never added, is not expected any more: what only it could run has its end. An
+        unknown name changes nothing."""
+        capacity = self._capacities.pop(name, None)
+        if capacity is not None:
+            self._judge_waiting(capacity.model)
+
     def set_accepting(self, name: str, accepting: bool) -> None:
         """False: the worker drains. Its sequences move as soon as others accept, else they finish there."""
         if name in self.workers:
@@ -123,13 +136,14 @@ class Scheduler:
     def add(self, state: SequenceState) -> str | None:
         """A live sequence, new or found by a take-over, waits. Returns why it can never run, None if it can.
 
-        What is refused is not kept. While no worker of its model is known, everything waits.
+        What is refused is not kept. While no worker of its model is open, everything waits.
         """
         if state.id in self._sequences or state.end is not None:
             return None
         sequence = Sequence(state)
-        if refusal := self._refusal(sequence):
-            return refusal
+        fate = self._fate(sequence)
+        if fate is not None and fate[0] == "rejected":
+            return fate[1]
         self._sequences[state.id] = sequence
         self.backlog.join(state.request)
         self._wait(sequence)
@@ -240,7 +254,8 @@ class Scheduler:
         num_seats = sum(other.num_free_seats for other in others) - len(self._queue(worker.model))
         num_seats -= sum(len(other.settling) for other in self.workers.values())
         for sequence in worker.running.snapshot()[: max(0, num_seats)]:
-            if any(other.refusal(sequence) is None for other in others):
+            needs_nothing = sequence.num_tokens >= sequence.max_num_tokens  # its last rows are in flight
+            if needs_nothing or any(other.capacity.can_go_on(sequence) for other in others):
                 self.num_moves += 1
                 self._unbind(sequence)
 
@@ -256,8 +271,8 @@ class Scheduler:
     def _wait(self, sequence: Sequence) -> None:
         sequence.wait()
         self._queue(sequence.model).add(sequence)
-        if self._is_full(sequence):
-            self._judge(sequence, "length", "")
+        if fate := self._fate(sequence):
+            self._judge(sequence, *fate)
 
     def _drop(self, sequence: Sequence) -> None:
         """Out of the queue or off the worker that it stands in."""
@@ -270,15 +285,23 @@ class Scheduler:
 
     # ---- what fits --------------------------------------------------------------------------------------------------
 
-    def _refusal(self, sequence: Sequence) -> str | None:
-        """Why no known worker can ever run it; None if one can, or none is known."""
-        refusals = [worker.refusal(sequence) for worker in self._workers_of(sequence.model)]
-        return refusals[0] if refusals and None not in refusals else None
+    def _judge_waiting(self, model: Model) -> None:
+        """End what no worker can run any more, or yet. To be called whenever that may have changed for any of them."""
+        for sequence in self._queue(model).snapshot():
+            if fate := self._fate(sequence):
+                self._judge(sequence, *fate)
 
-    def _is_full(self, sequence: Sequence) -> bool:
-        """Whether it waits with as many folded tokens as any worker could take, and no End says so yet."""
-        workers = self._workers_of(sequence.model)
-        return bool(workers) and all(sequence.num_tokens >= worker.max_num_tokens(sequence) for worker in workers)
+    def _fate(self, sequence: Sequence) -> Fate | None:
+        """How a waiting sequence must end which no known worker can run, one that is expected among them; None if one
+        can, or none is open. Where it would fit, it has as many folded tokens as it can, and no End says so yet."""
+        if not self._workers_of(sequence.model):
+            return None
+        capacities = [capacity for capacity in self._capacities.values() if capacity.model == sequence.model]
+        if any(capacity.can_go_on(sequence) for capacity in capacities):
+            return None
+        refusals = [capacity.refusal(sequence) for capacity in capacities]
+        refusal = refusals[0]
+        return ("length", "") if refusal is None or None in refusals else ("rejected", refusal)
 
     def _judge(self, sequence: Sequence, reason: EndReason, message: str) -> None:
         self._verdicts.append(Verdict(sequence.state, reason, message))
@@ -334,6 +357,8 @@ class Scheduler:
         for queue in self._waiting.values():
             problems += queue.check_integrity()
         places = [sequence for queue in self._waiting.values() for sequence in queue]
+        hopeless = [sequence for sequence in places if self._fate(sequence)]
+        problems += [f"sequence {sequence.id} waits although no worker can run it" for sequence in hopeless]
         problems += [f"sequence {s.id} waits as {s.status.name}" for s in places if s.status is not Status.WAITING]
         problems += [f"sequence {s.id} waits with blocks" for s in places if s.block_table or s.num_steps_in_flight]
         for worker in self.workers.values():

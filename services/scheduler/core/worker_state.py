@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from services.scheduler.core.block_manager import BlockManager
+from services.scheduler.core.capacity import Capacity
 from services.scheduler.core.order import Order
 from services.scheduler.core.sequence import Sequence, Status
 from shared.messages.control import WorkerHeartbeat
@@ -50,9 +51,9 @@ class WorkerState:
         self.max_num_outstanding = max_num_outstanding
         self.name = heartbeat.worker
         self.epoch = epoch
-        self.model = (heartbeat.model, heartbeat.model_version)
+        self.capacity = Capacity.of(heartbeat)
+        self.model = self.capacity.model
         self.block_size = heartbeat.block_size
-        self.max_model_len = heartbeat.max_model_len
         self.max_num_batched_tokens = heartbeat.max_num_batched_tokens
         self.max_num_prompt_tokens_beside_streams = max(1, int(prefill_share * self.max_num_batched_tokens))
         # each running sequence must get a token in each step, or streams would stand still in turns
@@ -90,7 +91,7 @@ class WorkerState:
         """A waiting sequence runs here from now on, with this block table, which starts with the hits."""
         sequence.status = Status.RUNNING
         sequence.last_worker = self.name
-        sequence.max_num_tokens = self.max_num_tokens(sequence)
+        sequence.max_num_tokens = self.capacity.max_num_tokens(sequence)
         sequence.block_table = table
         sequence.num_slots = len(table) * self.block_size
         sequence.num_computed_tokens = len(hits) * self.block_size
@@ -134,30 +135,6 @@ class WorkerState:
                 self.blocks.register(sequence.block_table[index], hashes[index])
             sequence.num_named_blocks = max(sequence.num_named_blocks, num_tokens // self.block_size)
         sequence.next_name_at = (num_computed_tokens // self.block_size + 1) * self.block_size
-
-    def max_num_tokens(self, sequence: Sequence) -> int:
-        """Prompt and output tokens at which a sequence must stop here, by max_tokens or by max_model_len."""
-        return min(sequence.num_prompt_tokens + sequence.state.request.sampling.max_tokens, self.max_model_len)
-
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold this many tokens."""
-        return -(-num_tokens // self.block_size)
-
-    def refusal(self, sequence: Sequence) -> str | None:
-        """Why this worker can never run the sequence from its prompt to its last token, None if it can."""
-        if sequence.num_prompt_tokens + 1 > self.max_model_len:
-            return (
-                f"This model's maximum context length is {self.max_model_len} tokens, but the prompt has "
-                f"{sequence.num_prompt_tokens} and at least one must be left for the answer."
-            )
-        # the last token is sampled but never computed
-        num_blocks = self.num_blocks_for(self.max_num_tokens(sequence) - 1)
-        if num_blocks > self.blocks.num_blocks:
-            return (
-                f"The request needs up to {num_blocks} KV cache blocks of {self.block_size} tokens, "
-                f"but a worker has {self.blocks.num_blocks} in all."
-            )
-        return None
 
     def check_integrity(self) -> list[str]:
         """Everything that is wrong with blocks and counters here; empty when all is well."""

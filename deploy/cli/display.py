@@ -1,6 +1,6 @@
 """What a person sees of a node while it starts and stops: one moving line on a terminal, plain lines elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.status import Status
@@ -27,8 +27,9 @@ class NodeDisplay:
             self._status.stop()
             self._status = None
 
-    def on_waiting(self, ready: Sequence[str], waiting: Sequence[str]) -> None:
-        self._show(f"Starting: {len(ready)} ready" + (f", waiting for {', '.join(waiting)}" if waiting else ""))
+    def on_waiting(self, ready: Sequence[str], waiting: Mapping[str, str]) -> None:
+        others = ", ".join(f"{name} ({state})" if state else name for name, state in waiting.items())
+        self._show(f"Starting: {len(ready)} ready" + (f", waiting for {others}" if others else ""))
 
     def on_death(self, process: str, status: int, delay_s: float) -> None:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"

@@ -51,6 +51,11 @@ class Keeper:
         child = self.child
         return child is not None and await child.probe.is_ready()
 
+    async def state(self) -> str:
+        """What it is at, in its own words; empty where it does not run or does not say."""
+        child = self.child
+        return "" if child is None else await child.probe.state()
+
     async def run(self) -> None:
         """Start the process again and again, at once first and then with growing delays, until stop()."""
         backoff = Backoff()

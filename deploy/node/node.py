@@ -8,7 +8,7 @@ async with Node(keepers, folder, reporter) as node:
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
@@ -39,8 +39,9 @@ class StartFailed(RuntimeError):
 class Reporter(Protocol):
     """Told what happens, for people who watch."""
 
-    def on_waiting(self, ready: Sequence[str], waiting: Sequence[str]) -> None:
-        """While starting, whenever a process became ready."""
+    def on_waiting(self, ready: Sequence[str], waiting: Mapping[str, str]) -> None:
+        """While starting, whenever a process became ready or comes to something else. waiting: what each of the others
+        is at, by name; empty where it does not say."""
 
     def on_death(self, process: str, status: int, delay_s: float) -> None:
         """A process died and is started again after delay_s."""
@@ -111,13 +112,15 @@ class Node:
         """Return when every process is ready. Raises StartFailed when one cannot, or not in time."""
         deadline = time.monotonic() + timeout_s
         waiting = list(self._keepers)
+        told = {keeper.name: "" for keeper in waiting}
         while True:
             answers = await asyncio.gather(*(keeper.is_ready() for keeper in waiting))
-            still = [keeper for keeper, ready in zip(waiting, answers, strict=True) if not ready]
-            if len(still) < len(waiting) or not still:
-                names = [keeper.name for keeper in still]
-                self._reporter.on_waiting([each.name for each in self._keepers if each.name not in names], names)
-            waiting = still
+            waiting = [keeper for keeper, ready in zip(waiting, answers, strict=True) if not ready]
+            states = await asyncio.gather(*(keeper.state() for keeper in waiting))
+            now = {keeper.name: state for keeper, state in zip(waiting, states, strict=True)}
+            if now != told:
+                self._reporter.on_waiting([each.name for each in self._keepers if each.name not in now], now)
+            told = now
             if not waiting:
                 return
             for keeper in waiting:

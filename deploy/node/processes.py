@@ -27,6 +27,9 @@ class Probe(Protocol):
     async def is_leading(self) -> bool:
         """Whether its fellows stand by for it."""
 
+    async def state(self) -> str:
+        """What it is at, for people who wait until it is ready; empty where it does not say."""
+
 
 class Start(msgspec.Struct, frozen=True):
     """One start: what to run, whom to ask, the file descriptors that it inherits, and what it finds in its environment
@@ -76,6 +79,9 @@ class NatsServerProcess:
     async def is_leading(self) -> bool:
         return False
 
+    async def state(self) -> str:
+        return ""
+
 
 class ServiceProcess:
     """One instance of a service, configured by a TOML file, asked on its health port.
@@ -121,12 +127,20 @@ class HealthProbe:
         return (await self._get("/ready"))[0] == 200
 
     async def is_leading(self) -> bool:
+        return (await self._detail("role")) == "leader"
+
+    async def state(self) -> str:
+        state = await self._detail("state")
+        return state if isinstance(state, str) and state != "starting" else ""  # which all say, and which says nothing
+
+    async def _detail(self, name: str) -> object:
+        """Of /health; None where it is not there."""
         _, body = await self._get("/health")
         try:
             health = msgspec.json.decode(body)
         except msgspec.DecodeError:
-            return False
-        return isinstance(health, dict) and health.get("role") == "leader"
+            return None
+        return health.get(name) if isinstance(health, dict) else None
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         """Status and body; status 0 when there is no answer."""

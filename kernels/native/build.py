@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kernels.native.isa import COMPILER_FLAGS, Level
@@ -22,15 +24,24 @@ _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-fno-math-errno", "-fno-tra
 # g++ 12 warns of its own AVX-512 headers (-Wno-maybe-uninitialized) and of vector types as template arguments.
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized")
 
+AroundBuild = Callable[[Path], AbstractContextManager[object]]
+"""Given the library that is about to be built; the context lasts as long as the build, and fails with it."""
+
 
 class BuildError(Exception):
     """The library cannot be built here; the message says why."""
 
 
-def library_file(level: Level, cache_dir: Path | None = None, defines: tuple[str, ...] = ()) -> Path:
-    """The library for this level, built if it is not there yet (seconds). Raises BuildError.
+def library_file(
+    level: Level,
+    cache_dir: Path | None = None,
+    defines: tuple[str, ...] = (),
+    around_build: AroundBuild = nullcontext,
+) -> Path:
+    """The library for this level, built if it is not there yet (half a minute). Raises BuildError.
 
-    defines: macros (NAME=VALUE) of builds for tests.
+    defines: macros (NAME=VALUE) of builds for tests. around_build: for callers that tell people why nothing seems to
+    happen; not called where the library is there, nor while another process builds it.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler:
@@ -48,7 +59,8 @@ def library_file(level: Level, cache_dir: Path | None = None, defines: tuple[str
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several workers start at once: one builds, the others wait
             if not library.exists():
-                _build(compiler, flags, library)
+                with around_build(library):
+                    _build(compiler, flags, library)
     except OSError as error:
         raise BuildError(f"cannot build in {folder}: {error}") from error
     return library

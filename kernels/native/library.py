@@ -1,11 +1,12 @@
 """The C++ library, loaded at the highest level that the processor has."""
 
 import ctypes
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernels.native.build import BuildError, library_file
+from kernels.native.build import AroundBuild, BuildError, library_file
 from kernels.native.isa import Level, cpu_flags, levels_of
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -39,10 +40,12 @@ class Library:
 
 
 @cache
-def load_library(level: Level | None = None, defines: tuple[str, ...] = ()) -> Library:
+def load_library(
+    level: Level | None = None, defines: tuple[str, ...] = (), around_build: AroundBuild = nullcontext
+) -> Library:
     """The library for a level, the processor's highest one by default; built first where it is not there yet.
 
-    defines: macros (NAME=VALUE) of builds for tests. Raises BuildError where there is none to be had.
+    defines, around_build: see library_file. Raises BuildError where there is none to be had.
     """
     levels = levels_of(cpu_flags())
     if not levels:
@@ -50,7 +53,7 @@ def load_library(level: Level | None = None, defines: tuple[str, ...] = ()) -> L
     level = level or levels[-1]
     if level not in levels:
         raise BuildError(f"the processor has no {level}, only {', '.join(levels)}")
-    functions = _open(library_file(level, defines=defines))
+    functions = _open(library_file(level, defines=defines, around_build=around_build))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments

@@ -1,5 +1,6 @@
 """From the options to an engine with its model."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from kernels.native.build import AroundBuild
 from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
@@ -22,16 +24,20 @@ from shared.service import StartError
 FAKE_KV_TOKENS = 1 << 20
 
 
-def load_engine(config: WorkerConfig) -> Engine:
-    """Blocks until the weights are in memory. Raises StartError with the reason an operator needs."""
+def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -> Engine:
+    """Blocks until the weights are in memory. Raises StartError with the reason an operator needs.
+
+    around_build: of the C++ kernels, should they have to be built.
+    """
     repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
     try:
         version = config.model_version
         model = repository.open(config.model, version) if version else repository.ensure(config.model)
     except ModelError as error:
         raise StartError(str(error)) from error
-    engine = load_fake_engine(model, config) if config.engine == "fake" else _load_cpu_engine(model, config)
-    return with_faults(engine, model, config)
+    if config.engine == "fake":
+        return with_faults(load_fake_engine(model, config), model, config)
+    return with_faults(_load_cpu_engine(model, config, around_build), model, config)
 
 
 def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
@@ -83,7 +89,7 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
     )
 
 
-def _load_cpu_engine(model: StoredModel, config: WorkerConfig) -> Engine:
+def _load_cpu_engine(model: StoredModel, config: WorkerConfig, around_build: AroundBuild) -> Engine:
     sleep_while_waiting()
     # Imported here because it imports torch, which a fake engine can do without: seconds and 200 MB.
     from services.worker.engine.cpu import CpuEngine
@@ -92,6 +98,6 @@ def _load_cpu_engine(model: StoredModel, config: WorkerConfig) -> Engine:
     from services.worker.models.registry import UnknownArchitecture
 
     try:
-        return CpuEngine.load(model, config)
+        return CpuEngine.load(model, config, around_build)
     except (EngineError, UnknownArchitecture, WeightsError, ModelError) as error:
         raise StartError(str(error)) from error

@@ -5,6 +5,7 @@ state worth saving: whoever dies, hangs or falls behind is fenced, and its seque
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from services.worker.config import WorkerConfig
@@ -15,6 +16,7 @@ from services.worker.core.stuck_clock import StuckClock
 from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
 from services.worker.frame_sender import FrameSender
+from services.worker.kernel_build import told_build
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
 from services.worker.native_threads import run_in_native_thread
@@ -41,8 +43,10 @@ _decode_plan = decoder(EpochStart | StepPlan)
 
 async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     """Load and warm up the engine, then work until host.stopping is set and everything planned is in the log."""
-    host.health = lambda: Health(False, {"state": "loading", "model": config.model}, ["model"])
-    engine = await host.unless_stopping(run_in_native_thread(load_engine, config))
+    loading: dict[str, object] = {"state": "loading", "model": config.model}
+    host.health = lambda: Health(False, loading, ["model"])
+    around_build = partial(told_build, host.log, loading)
+    engine = await host.unless_stopping(run_in_native_thread(load_engine, config, around_build))
     if engine is None:
         return
     warming: dict[str, object] = {"state": "warming up", "model": engine.model, "device": engine.device}

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.node.folder import DataFolder
@@ -44,6 +44,7 @@ class Dummy:
         self.num_starts = 0
         self.script = script
         self.leads = False
+        self.state = ""
         self.probes: list[DummyProbe] = []
         self._folder = folder
 
@@ -67,6 +68,9 @@ class DummyProbe:
     async def is_leading(self) -> bool:
         return self._dummy.leads
 
+    async def state(self) -> str:
+        return self._dummy.state
+
 
 class Record:
     """A Reporter that keeps what it is told."""
@@ -75,10 +79,10 @@ class Record:
         self.deaths: list[tuple[str, int, float]] = []
         self.failed_starts: list[tuple[str, str, float]] = []
         self.stopped: list[str] = []
-        self.waiting: list[list[str]] = []
+        self.waiting: list[dict[str, str]] = []
 
-    def on_waiting(self, ready: Sequence[str], waiting: Sequence[str]) -> None:
-        self.waiting.append(list(waiting))
+    def on_waiting(self, ready: Sequence[str], waiting: Mapping[str, str]) -> None:
+        self.waiting.append(dict(waiting))
 
     def on_death(self, process: str, status: int, delay_s: float) -> None:
         self.deaths.append((process, status, delay_s))

@@ -119,6 +119,22 @@ async def test_default_action_of_sigterm_is_a_clean_end(folder: DataFolder, tmp_
     assert node.is_clean
 
 
+async def test_what_a_process_is_at_is_told_until_it_is_ready(folder: DataFolder, tmp_path: Path) -> None:
+    """A start may take minutes: whoever watches sees that it goes on."""
+    worker = Dummy(tmp_path, "worker-0", "worker", "import time\nwhile True: time.sleep(60)")
+    gateway = Dummy(tmp_path, "gateway-0", "gateway")
+    worker.state = "loading"
+    node, record = make_node(folder, [worker, gateway])
+    async with node:
+        ready = asyncio.ensure_future(node.wait_ready(READY_S))
+        await until(lambda: record.waiting and record.waiting[-1] == {"worker-0": "loading"}, "the gateway")
+        worker.state = "warming up"
+        await until(lambda: record.waiting[-1] == {"worker-0": "warming up"}, "what the worker is at")
+        worker.probes[0].file.touch()
+        await ready
+    assert record.waiting[-3:] == [{"worker-0": "loading"}, {"worker-0": "warming up"}, {}]
+
+
 async def test_hopeless_start_fails_with_its_reason(folder: DataFolder, tmp_path: Path) -> None:
     dummies = [Dummy(tmp_path, "gateway-0", "gateway"), Dummy(tmp_path, "worker-0", "worker", BAD_OPTION)]
     node, _ = make_node(folder, dummies)

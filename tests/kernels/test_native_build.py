@@ -4,6 +4,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,27 @@ def test_what_is_built_already_is_not_built_again(sources: Path, counted: Path, 
     assert built(counted) == 2  # one source, and the library
     assert library_file("avx2", tmp_path / "cache") == first
     assert built(counted) == 2
+
+
+def test_who_asks_hears_of_a_build_and_of_nothing_else(sources: Path, counted: Path, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    @contextmanager
+    def hear(library: Path) -> Iterator[None]:
+        assert not library.exists()
+        heard.append(f"begun {library}")
+        yield
+        heard.append("done" if library.exists() else "done without a library")
+
+    (sources / "one" / "one.cpp").write_text("no C++")
+    with pytest.raises(BuildError, match=r"one\.cpp"):
+        library_file("avx2", tmp_path / "cache", around_build=hear)
+    assert [words.split()[0] for words in heard] == ["begun"]
+    (sources / "one" / "one.cpp").write_text(GOOD)
+    library = library_file("avx2", tmp_path / "cache", around_build=hear)
+    assert heard[1:] == [f"begun {library}", "done"]
+    assert library_file("avx2", tmp_path / "cache", around_build=hear) == library
+    assert len(heard) == 3
 
 
 def test_a_changed_header_another_level_and_another_compiler_are_other_libraries(

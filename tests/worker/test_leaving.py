@@ -107,7 +107,7 @@ async def test_sigterm_while_it_loads_exits_0_at_once(
     code = (
         "import ctypes, time, services.worker.service\n"
         "from services.worker.__main__ import main\n"
-        f"services.worker.service.load_engine = lambda config: {hang}\n"
+        f"services.worker.service.load_engine = lambda *_: {hang}\n"
         "main()\n"
     )
     options = fake_worker(nats_server, repository, "--drain-timeout-s", "300")[3:]

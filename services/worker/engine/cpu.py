@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.model import Shape
-from kernels.native.build import BuildError
+from kernels.native.build import AroundBuild, BuildError
 from kernels.native.library import load_library
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
@@ -50,8 +51,10 @@ class CpuEngine:
         weights: Iterable[tuple[str, Tensor]],
         options: EngineOptions,
         packer: Packer | None = None,
+        around_build: AroundBuild = nullcontext,
     ) -> None:
         """weights: Hugging Face names and tensors. packer: of the weights for the C++ kernels, None for bfloat16.
+        around_build: of these kernels, should they have to be built.
 
         Raises EngineError, UnknownArchitecture, WeightsError.
         """
@@ -73,17 +76,24 @@ class CpuEngine:
         cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
         decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
         self.fallback_reason: str | None = None
-        self.forward = self._build_forward(decoder, config, cos_sin, packer, options)
+        self.forward = self._build_forward(decoder, config, cos_sin, packer, options, around_build)
         reason = self.fallback_reason
         self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"
 
     @classmethod
-    def load(cls, model: StoredModel, options: EngineOptions) -> Self:
+    def load(cls, model: StoredModel, options: EngineOptions, around_build: AroundBuild = nullcontext) -> Self:
         """The engine for a stored model. Raises EngineError with the numbers where its memory does not suffice."""
-        return cls(model.name, model.version, model.config, iter_weights(model), options, packer_for(model, options))
+        weights, packer = iter_weights(model), packer_for(model, options)
+        return cls(model.name, model.version, model.config, weights, options, packer, around_build)
 
     def _build_forward(
-        self, decoder: Decoder, config: ModelConfig, cos_sin: Tensor, packer: Packer | None, options: EngineOptions
+        self,
+        decoder: Decoder,
+        config: ModelConfig,
+        cos_sin: Tensor,
+        packer: Packer | None,
+        options: EngineOptions,
+        around_build: AroundBuild,
     ) -> Forward:
         if self.dtype == torch.bfloat16 and options.cpu_kernels != "torch":
             shape = self._native_shape(config, options)
@@ -91,7 +101,7 @@ class CpuEngine:
             if self.fallback_reason is None:
                 level = None if options.cpu_kernels == "auto" else options.cpu_kernels
                 try:
-                    library = load_library(level)
+                    library = load_library(level, around_build=around_build)
                 except BuildError as error:
                     self.fallback_reason = str(error)
                 else:

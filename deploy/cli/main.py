@@ -4,6 +4,8 @@ import importlib
 import sys
 from collections.abc import Callable
 
+from deploy.cli import output
+
 SERVICES = {
     "gateway": "HTTP face: OpenAI's API, validation, streaming",
     "tokenizer": "chat template, encoding, limits; accepts requests into the log",
@@ -26,7 +28,16 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command that argv names; its exit status."""
-    words = sys.argv[1:] if argv is None else argv
+    status = 0
+    try:
+        with output.told_when_closed():
+            status = _run(sys.argv[1:] if argv is None else argv)
+    except* output.OutputClosed:  # from a task group, too
+        status = output.STATUS
+    return status
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from deploy.cli.display import NodeDisplay
+from deploy.cli.output import OutputClosed
 from deploy.cli.progress import model_progress
 from deploy.nats.identities import Identities
 from deploy.node.checks import NotPossible, check_nats
@@ -95,14 +96,14 @@ def _sound_version(name: str, given: dict[str, Any], console: Console) -> str:
 
 @contextlib.asynccontextmanager
 async def running_node(prepared: PreparedNode, console: Console, stopping: asyncio.Event) -> AsyncIterator[Node]:
-    """The node, ready; stopped when the context ends. Raises StartFailed.
+    """The node, ready; stopped when the context ends. Raises StartFailed, OutputClosed.
 
-    stopping is set by SIGTERM, SIGINT and SIGHUP; when that happens during the start, the context begins at once. A
-    second signal ends the drain, unless it comes with the first: just, timeout and others send both the group and the
-    process one.
+    stopping is set by SIGTERM, SIGINT and SIGHUP, and when nobody reads the node's news any more; when that happens
+    during the start, the context begins at once. A second signal ends the drain, unless it comes with the first: just,
+    timeout and others send both the group and the process one.
     """
     config, folder = prepared.config, prepared.folder
-    display = NodeDisplay(console)
+    display = NodeDisplay(console, stopping.set)
     display.start("Starting")
     try:
         async with (
@@ -123,6 +124,8 @@ async def running_node(prepared: PreparedNode, console: Console, stopping: async
             display.start("Stopping")
     finally:
         display.done()
+    if display.is_unread:
+        raise OutputClosed
 
 
 async def _until_ready(node: Node, timeout_s: float, stopping: asyncio.Event) -> None:

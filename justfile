@@ -35,7 +35,7 @@ test-full *options: _dev
 chaos *options: _run
     @exec {{ python }} -m tests.chaos --json bench/results/chaos.json --write docs/reliability.md {{ options }}
 
-# Measure this machine within some minutes, into bench/results; `./just bench --help` lists other measurements
+# Measure this machine within some minutes, into bench/results or `--result-dir DIR`; `--help` lists other measurements
 [no-exit-message]
 bench *options="suite": _run
     @exec .venv/bin/tokenbus bench {{ options }}

@@ -1,17 +1,19 @@
-"""`tokenbus bench WORD`: a word chooses what is measured; its module is imported only then."""
+"""`tokenbus bench WORD`: a word chooses what is measured; its module is imported only then. Options alone are those of
+the suite."""
 
 import importlib
 import sys
 from collections.abc import Callable
 
 PROG = "tokenbus bench"
+DEFAULT = "suite"
 COMMANDS = {
     "serve": ("serve", "requests that arrive in time: datasets, fixed workloads, replays of logs"),
     "throughput": ("throughput", "all requests at once, until the last one ends"),
     "latency": ("latency", "one batch of equal requests, again and again"),
     "control-plane": ("control_plane", "CPU per output token of each process, with a fake engine"),
     "saturation": ("saturation", "an open loop at rising rates: the knee, and what is beyond it (W4)"),
-    "suite": ("suite", "some of each in a few minutes, into bench/results"),
+    DEFAULT: ("suite", "some of each in a few minutes, into bench/results; also what options without a command mean"),
     "compare": ("compare", "several result files as one markdown comparison"),
     "convert": ("convert", "a gateway's access log to a trace for serve --dataset-name timed_trace"),
 }
@@ -22,6 +24,8 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
+    if argv[0].startswith("-"):
+        argv = [DEFAULT, *argv]
     if argv[0] not in COMMANDS:
         print(f"{PROG}: unknown command {argv[0]!r}; `{PROG} --help` lists them", file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 """`tokenbus bench` as it is typed."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -54,6 +55,21 @@ def test_what_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'server'" in capsys.readouterr().err
     assert bench() == 2
     assert bench("--help") == 0
+
+
+@pytest.mark.parametrize("options", [["--result-dir", "x"], ["--rounds=2", "--plot"], ["--"]])
+def test_options_without_a_command_are_the_suites(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr(suite, "main", lambda words: given.append(words) or 0)
+    assert bench(*options) == bench("suite", *options) == 0
+    assert given == [options, options]
+
+
+def test_an_option_that_the_suite_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--num-prompts", "3") == 2
+    told = capsys.readouterr().err
+    assert "tokenbus bench suite" in told
+    assert "--num-prompts" in told
 
 
 def test_a_file_of_results_and_what_stands_in_it(
@@ -162,6 +178,38 @@ def test_a_log_with_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "log").write_text("serving\n")
     assert bench("convert", str(tmp_path / "log"), "--output", str(tmp_path / "trace")) == 1
     assert "no answered request" in capsys.readouterr().err
+
+
+def test_a_log_is_replayed_with_what_was_rotated_out_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = (
+        '{{"event":"request","path":"/v1/completions","status":200,"timestamp":"2026-11-30T12:00:{0:02}Z",'
+        '"num_prompt_tokens":{0},"num_output_tokens":1}}\n'
+    )
+    log, trace = tmp_path / "gateway-0.log", tmp_path / "trace"
+    log.write_text(line.format(30))
+    (tmp_path / "gateway-0.log.1").write_text(line.format(20))
+    (tmp_path / "gateway-0.log.10.gz").write_bytes(gzip.compress(line.format(10).encode()))
+    (tmp_path / "gateway-1.log.1").write_text(line.format(40))
+
+    def lengths(*words: str) -> list[int]:
+        assert bench("convert", *words, "--output", str(trace)) == 0
+        return [json.loads(text)["input_length"] for text in trace.read_text().splitlines()]
+
+    assert lengths(str(log)) == [10, 20, 30]
+    assert capsys.readouterr().out.endswith(f"read {log}.10.gz, {log}.1, {log}\n")
+    assert lengths(str(log), f"{log}.1") == [10, 20, 30]
+    assert lengths(str(log), "--no-rotated") == [30]
+    assert lengths(f"{log}.10.gz", "--no-rotated") == [10]
+    (tmp_path / "gateway-0.log.2.gz").write_bytes(gzip.compress(line.format(10).encode())[:20])
+    assert bench("convert", str(log), "--output", str(trace)) == 1
+    assert capsys.readouterr().err.startswith(f"tokenbus bench convert: {log}.2.gz: ")
+
+
+def test_convert_says_what_is_in_no_access_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("convert", "--help") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "What was published on NATS" in told
+    assert "is in no access log" in told
 
 
 def test_the_suite_is_made_of_commands_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""The recipes that run until they are stopped: a signal that only just gets reaches the command."""
+"""Recipes: what reaches the command behind them, signals among it."""
 
 import shutil
 import signal
@@ -28,14 +28,19 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+def make_tree(folder: Path, tokenbus: str) -> str:
+    """Our justfile over programs that do nothing but this `tokenbus`; the path of just."""
+    shutil.copy(ROOT / "justfile", folder)
+    write_program(folder / "deploy/setup/venv.sh", "exit 0\n")
+    write_program(folder / ".venv/bin/python", "#!/bin/sh\nexit 0\n")
+    write_program(folder / ".venv/bin/tokenbus", tokenbus)
+    return str(Path(sys.executable).parent / "just")
+
+
 @pytest.mark.parametrize("words", [["demo"], ["up", "--port", "0"]])
 def test_sigterm_of_just_stops_what_it_runs(words: list[str], tmp_path: Path) -> None:
-    shutil.copy(ROOT / "justfile", tmp_path)
-    write_program(tmp_path / "deploy/setup/venv.sh", "exit 0\n")
-    write_program(tmp_path / ".venv/bin/python", "#!/bin/sh\nexit 0\n")
-    write_program(tmp_path / ".venv/bin/tokenbus", COMMAND.format(python=sys.executable))
+    just = make_tree(tmp_path, COMMAND.format(python=sys.executable))
     output = tmp_path / "output"
-    just = str(Path(sys.executable).parent / "just")
     with output.open("wb") as file, subprocess.Popen([just, *words], cwd=tmp_path, stdout=file, stderr=file) as process:
         deadline = time.monotonic() + LIMIT_S
         while "\n" not in output.read_text() and time.monotonic() < deadline:
@@ -43,3 +48,13 @@ def test_sigterm_of_just_stops_what_it_runs(words: list[str], tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         process.wait(LIMIT_S)
     assert output.read_text().splitlines()[:2] == [" ".join(["runs", *words]), "stopped in order"]
+
+
+@pytest.mark.parametrize(
+    ("words", "given"), [([], "suite"), (["--result-dir", "x"], "--result-dir x"), (["--help"], "--help")]
+)
+def test_bench_is_the_suite_unless_told_otherwise(words: list[str], given: str, tmp_path: Path) -> None:
+    """Options alone replace the recipe's word: `tokenbus bench` takes them for the suite's."""
+    just = make_tree(tmp_path, '#!/bin/sh\necho "$@"\n')
+    done = subprocess.run([just, "bench", *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"bench {given}\n"

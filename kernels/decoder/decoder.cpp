@@ -116,7 +116,12 @@ class StepRun {
 
   // Columns that only fill the last panel get the first one's logit, which wins against them by its lower id.
   static void repeat_first(f32x16& a, f32x16& b, int count) {
-    for (int lane = count; lane < kPanel; lane++) (lane < 16 ? a : b)[lane % 16] = a[0];
+    float lanes[kPanel];
+    store(lanes, a);
+    store(lanes + 16, b);
+    std::fill(lanes + count, lanes + kPanel, lanes[0]);
+    a = load<f32x16>(lanes);
+    b = load<f32x16>(lanes + 16);
   }
 
   // input times the weights, onto the residual.

@@ -52,8 +52,8 @@ class Likeliest {
 
   static void see_half(Row& best, int half, int panel, f32x16 values) {
     const i32x16 wins = (values > best.value[half]) | ((values == best.value[half]) & (panel < best.panel[half]));
-    best.value[half] = wins ? values : best.value[half];
-    best.panel[half] = wins ? i32x16{} + panel : best.panel[half];
+    best.value[half] = choose(wins, values, best.value[half]);
+    best.panel[half] = choose(wins, i32x16{} + panel, best.panel[half]);
   }
 
   std::vector<Row> rows_;

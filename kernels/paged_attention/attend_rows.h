@@ -9,10 +9,11 @@ namespace tokenbus {
 constexpr float kLog2E = 1.44269504f;
 
 static inline float highest_of(f32x16 value) {
-  value = max(value, __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  value = max(value, __builtin_shufflevector(value, value, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
-  value = max(value, __builtin_shufflevector(value, value, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
-  return value[0] > value[1] ? value[0] : value[1];
+  const auto greater = [](f32x8 a, f32x8 b) { return a > b ? a : b; };
+  f32x8 eight = greater(first_eight(value), last_eight(value));
+  eight = greater(eight, __builtin_shufflevector(eight, eight, 4, 5, 6, 7, 0, 1, 2, 3));
+  eight = greater(eight, __builtin_shufflevector(eight, eight, 2, 3, 0, 1, 6, 7, 4, 5));
+  return eight[0] > eight[1] ? eight[0] : eight[1];
 }
 
 // Turns scratch.scores into scratch.weights, relative to the part's greatest score, and merges the weights' sums.
@@ -28,7 +29,7 @@ static inline Rescaling weigh(const PartRows& part, float scale, AttentionScratc
       const f32x16 scores = load<f32x16>(scratch.scores[row] + tile * kTileTokens);
       const f32x16 weights = power_of_two(fused(scores, broadcast(scale), broadcast(-greatest[row])));
       sums[row] += weights;
-      store_bf16(scratch.weights[row] + tile * kTileTokens, weights);
+      store_rounded(scratch.weights[row] + tile * kTileTokens, weights);
     }
   }
   const Rescaling rescaling(states.greatest, greatest, kRows);

@@ -3,7 +3,7 @@
 //     plan.make(shape, step, team.size());        // once a step
 //     share_attention(plan, layer, member);       // in every layer, by every member of a run
 //
-// All rows (one query of one head) that share a kv head are computed together, twelve at a time, whether they are the
+// All rows (one query of one head) that share a kv head are computed together, a block at a time, whether they are the
 // heads of one query or of many. The keys are taken in parts of 256, counted from the sequence's first token. Within a
 // part a row's scores, their greatest and their weights relative to that are computed, and the weighted sum of the
 // values; then the part is merged into the row's state (greatest score, sum of weights, output), each rescaled to the

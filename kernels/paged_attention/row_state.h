@@ -7,7 +7,7 @@ namespace tokenbus {
 #ifdef __AVX512F__
 constexpr int kBlockRows = 12;
 #else
-constexpr int kBlockRows = 4;
+constexpr int kBlockRows = 6;
 #endif
 
 constexpr float kNoScore = -1e30f;
@@ -20,8 +20,8 @@ static inline f32x16 power_of_two(f32x16 x) {
   x = (f32x16)_mm512_maskz_max_ps(all, (__m512)broadcast(-200.0f), (__m512)x);  // this order keeps NaN
   const f32x16 whole = (f32x16)_mm512_maskz_roundscale_ps(all, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
 #else
-  const i32x16 vanishes = (i32x16)(x < -126.0f);
-  x = x < -126.0f ? broadcast(-126.0f) : x;
+  const i32x16 vanishes = x < -126.0f;
+  x = choose(vanishes, broadcast(-126.0f), x);
   const f32x16 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const f32x16 whole = (x + magic) - magic;
 #endif
@@ -34,7 +34,7 @@ static inline f32x16 power_of_two(f32x16 x) {
 #ifdef __AVX512F__
   return (f32x16)_mm512_maskz_scalef_ps(all, (__m512)power, (__m512)whole);
 #else
-  const i32x16 exponent = __builtin_convertvector(whole, i32x16) << 23;
+  const i32x16 exponent = whole_numbers(whole) << 23;
   return (f32x16)(((i32x16)power + exponent) & ~vanishes);
 #endif
 }

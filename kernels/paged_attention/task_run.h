@@ -29,8 +29,7 @@ class TaskRun {
     for (int block = 0, row = 0; block < num_blocks; block++) {
       const int count = (num_rows_ - row + num_blocks - block - 1) / (num_blocks - block);  // nearly equal blocks
       if (see(part, row, count)) {
-        for (int r = 0; r < count; r++)
-          memcpy(scratch_.queries[r], query(row + r), sizeof(bf16) * head_dim_);
+        for (int r = 0; r < count; r++) set_row(scratch_.queries[r], query(row + r), head_dim_);
         kAttendRows[count - 1](rows_, head_dim_, scale_, scratch_, states.from(row, head_dim_));
       }
       row += count;

@@ -22,7 +22,9 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     ] = ""
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"],
-        msgspec.Meta(description="of weights and KV; auto: the model's own, float32 on a CPU without AVX-512"),
+        msgspec.Meta(
+            description="of weights and KV; auto: the model's own, but float32 if torch computes it without AVX-512"
+        ),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "int8", "gguf"],

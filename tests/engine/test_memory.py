@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from services.worker.engine.memory import (
     memory_needs,
     num_kv_blocks,
 )
-from services.worker.engine.options import EngineError, resolve_dtype, resolve_max_model_len
+from services.worker.engine.options import EngineError, resolve_max_model_len
 from shared.repository.config import ModelConfig
 from tests.engine.options import Options
 
@@ -102,16 +101,6 @@ def test_a_control_group_bounds_what_is_available(tmp_path: Path, monkeypatch: p
     assert available_memory_bytes() == 1000
     used.write_text("6000\n")
     assert available_memory_bytes() == 0
-
-
-def test_dtype_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    float32_model = msgspec.structs.replace(SMOLLM, torch_dtype="float32")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert resolve_dtype("auto", SMOLLM) == torch.bfloat16
-    assert resolve_dtype("auto", float32_model) == torch.float32
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert resolve_dtype("auto", SMOLLM) == torch.float32
-    assert resolve_dtype("bfloat16", SMOLLM) == torch.bfloat16
 
 
 def test_max_model_len() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -11,17 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.model import Shape
-from kernels.native.build import AroundBuild, BuildError
-from kernels.native.library import load_library
+from kernels.native.build import AroundBuild
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
 from services.worker.engine.interface import RowSampling, StepInput, StepOutput
+from services.worker.engine.kernel_choice import choose_kernels
 from services.worker.engine.memory import available_memory_bytes, claim_first_blocks, num_kv_blocks
 from services.worker.engine.native_forward import NativeForward
-from services.worker.engine.options import EngineError, EngineOptions, resolve_dtype, resolve_max_model_len
+from services.worker.engine.options import EngineOptions, resolve_max_model_len
 from services.worker.engine.quantization import packer_for
 from services.worker.engine.torch_forward import TorchForward
-from services.worker.models.decoder import Decoder
 from services.worker.models.native import build_native, padded_inner_size
 from services.worker.models.packers import Bf16Packer, Packer
 from services.worker.models.parameters import Parameters
@@ -63,10 +63,12 @@ class CpuEngine:
         build = builder_of(config.architecture)
         self.model = model
         self.model_version = model_version
-        self.dtype = resolve_dtype(options.dtype, config)
         self.vocab_size = config.vocab_size
         self.block_size = options.block_size
         self.max_model_len = resolve_max_model_len(options.max_model_len, config)
+        shape = _native_shape(config, options)
+        choice = choose_kernels(config, options, shape.problem(), around_build)
+        self.dtype, self.fallback_reason = choice.dtype, choice.fallback_reason
         self.num_blocks = num_kv_blocks(
             config, options, self.max_model_len, self.dtype.itemsize, available_memory_bytes()
         )
@@ -75,8 +77,14 @@ class CpuEngine:
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
         decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
-        self.fallback_reason: str | None = None
-        self.forward = self._build_forward(decoder, config, cos_sin, packer, options, around_build)
+        self.forward: Forward
+        if choice.library is None:
+            self.forward = TorchForward(decoder, config, cos_sin, self.dtype, self.num_blocks, self.block_size)
+        else:
+            shape, num_threads = replace(shape, num_blocks=self.num_blocks), torch.get_num_threads()
+            self.forward = NativeForward(
+                build_native(decoder, shape, cos_sin, packer or Bf16Packer(), num_threads, choice.library)
+            )
         reason = self.fallback_reason
         self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"
 
@@ -85,50 +93,6 @@ class CpuEngine:
         """The engine for a stored model. Raises EngineError with the numbers where its memory does not suffice."""
         weights, packer = iter_weights(model), packer_for(model, options)
         return cls(model.name, model.version, model.config, weights, options, packer, around_build)
-
-    def _build_forward(
-        self,
-        decoder: Decoder,
-        config: ModelConfig,
-        cos_sin: Tensor,
-        packer: Packer | None,
-        options: EngineOptions,
-        around_build: AroundBuild,
-    ) -> Forward:
-        if self.dtype == torch.bfloat16 and options.cpu_kernels != "torch":
-            shape = self._native_shape(config, options)
-            self.fallback_reason = shape.problem()
-            if self.fallback_reason is None:
-                level = None if options.cpu_kernels == "auto" else options.cpu_kernels
-                try:
-                    library = load_library(level, around_build=around_build)
-                except BuildError as error:
-                    self.fallback_reason = str(error)
-                else:
-                    weights, num_threads = packer or Bf16Packer(), torch.get_num_threads()
-                    return NativeForward(build_native(decoder, shape, cos_sin, weights, num_threads, library))
-        else:
-            self.fallback_reason = f"dtype is {options.dtype} and cpu_kernels {options.cpu_kernels}"
-        if options.cpu_kernels not in ("auto", "torch"):
-            raise EngineError(f"cpu_kernels {options.cpu_kernels} cannot be used: {self.fallback_reason}")
-        if packer is not None:
-            raise EngineError(f"quantization {options.quantization} needs the C++ kernels: {self.fallback_reason}")
-        return TorchForward(decoder, config, cos_sin, self.dtype, self.num_blocks, self.block_size)
-
-    def _native_shape(self, config: ModelConfig, options: EngineOptions) -> Shape:
-        return Shape(
-            hidden_size=config.hidden_size,
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            inner_size=padded_inner_size(config.intermediate_size),
-            vocab_size=config.vocab_size,
-            eps=config.rms_norm_eps,
-            block_size=self.block_size,
-            num_blocks=self.num_blocks,
-            max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
-            max_num_seqs=options.max_num_seqs,
-        )
 
     def warm_up(self) -> None:
         """Claims memory for the cache, and computes a full prefill step, a full decode step and a single row, which
@@ -162,6 +126,23 @@ class CpuEngine:
         held = self.forward.kv_cache[:, :, torch.tensor(blocks, dtype=torch.int64)].transpose(0, 2)
         finite = torch.isfinite(held).flatten(1).all(dim=1).tolist()
         return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
+
+
+def _native_shape(config: ModelConfig, options: EngineOptions) -> Shape:
+    """For the C++ kernels, without num_blocks."""
+    return Shape(
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        inner_size=padded_inner_size(config.intermediate_size),
+        vocab_size=config.vocab_size,
+        eps=config.rms_norm_eps,
+        block_size=options.block_size,
+        num_blocks=0,
+        max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
+        max_num_seqs=options.max_num_seqs,
+    )
 
 
 def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:

@@ -15,8 +15,8 @@ def plan_step(
     """The worker's next plan, noted as outstanding; None if nothing can be computed.
 
     Sequences with a single token to compute (those that stream) go first, one token each; what is left of
-    max_num_batched_tokens goes to the longer ones in order, the last of them cut. Beside streams they get no more than
-    their share of it, so that under any load of prompts a stream waits for no longer than a step of that size.
+    max_num_batched_tokens goes to the longer ones in order, the last of them cut. Beside streams they get a share of it
+    (num_prompt_tokens_beside_streams), so that under any load of prompts a stream waits for no longer than such a step.
     A sequence that needs a block when none is free takes those of the last in order, which may be itself: preempt(s)
     must release s. Only streams need blocks, since all blocks up to the known length are allocated when a sequence is
     bound, and sequences are visited in order: nobody visited before can be preempted.
@@ -40,7 +40,8 @@ def plan_step(
         columns.add(sequence, 1)
         num_left -= 1
     if num_left < worker.max_num_batched_tokens:
-        num_left = min(num_left, worker.max_num_prompt_tokens_beside_streams)
+        num_waiting = sum(sequence.num_uncomputed_tokens for sequence in longer)
+        num_left = min(num_left, worker.num_prompt_tokens_beside_streams(num_waiting))
     for sequence in longer:
         if num_left == 0:
             break

@@ -10,6 +10,8 @@ from services.scheduler.core.order import Order
 from services.scheduler.core.sequence import Sequence, Status
 from shared.messages.control import WorkerHeartbeat
 
+LEAST_CHUNK = 64  # tokens: in smaller ones a step costs more than what it computes
+
 
 class PlannedStep:
     """A plan whose frame is not folded yet.
@@ -55,7 +57,7 @@ class WorkerState:
         self.model = self.capacity.model
         self.block_size = heartbeat.block_size
         self.max_num_batched_tokens = heartbeat.max_num_batched_tokens
-        self.max_num_prompt_tokens_beside_streams = max(1, int(prefill_share * self.max_num_batched_tokens))
+        self._prefill_share = prefill_share
         # each running sequence must get a token in each step, or streams would stand still in turns
         self.max_num_seqs = min(heartbeat.max_num_seqs, heartbeat.max_num_batched_tokens)
         self.accepting = not heartbeat.leaving
@@ -74,6 +76,16 @@ class WorkerState:
     def num_free_seats(self) -> int:
         """Sequences that could be bound beside those running."""
         return self.max_num_seqs - len(self.running)
+
+    def num_prompt_tokens_beside_streams(self, num_waiting: int) -> int:
+        """Prompt tokens for a step that also continues streams; num_waiting: those that are to be computed.
+
+        A quarter of them, for prompts cost less beside streams than by themselves: the step reads the weights anyway.
+        So a lone prompt is spread over some steps, and streams hardly feel it. Within bounds: prefill_share of a step,
+        which many prompts at once get, and a quarter of that or LEAST_CHUNK tokens.
+        """
+        most = self._prefill_share * self.max_num_batched_tokens
+        return max(1, int(min(most, max(LEAST_CHUNK, most / 4, num_waiting / 4))))
 
     @property
     def may_be_planned(self) -> bool:

@@ -2,24 +2,11 @@
 
 from array import array
 
-from shared.log.state import SequenceState
-from shared.messages.packed import INT32, UINT64, unpack
-from shared.messages.pipeline import StepPlan
+from shared.messages.packed import INT32, unpack
+from tests.scheduler.asked import scheduled, submit
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PROMPT = list(range(100, 110))
-
-
-def scheduled(plan: StepPlan | None) -> dict[int, int]:
-    """Sequence -> tokens computed of it."""
-    if plan is None:
-        return {}
-    return dict(zip(unpack(UINT64, plan.sequences), unpack(INT32, plan.num_scheduled), strict=True))
-
-
-def submit(shard: SimulatedShard, prompt: list[int], max_tokens: int = 8, **others: object) -> SequenceState:
-    (state,) = shard.submit(prompt, max_tokens, eos_token_ids=(), **others)
-    return state
 
 
 def test_streams_go_on_while_a_long_prompt_prefills() -> None:
@@ -58,42 +45,6 @@ def test_budget_is_shared_by_order_and_the_last_one_is_cut() -> None:
     assert plan is not None and list(unpack(INT32, plan.position)) == [1, 0, 0]
     shard.run()
     shard.check()
-
-
-def test_prompts_take_no_more_than_their_share_beside_streams() -> None:
-    shard = SimulatedShard(prefill_share=0.5)
-    shard.join("w", num_blocks=256, max_num_batched_tokens=32)
-    first, second = (submit(shard, [100 + number] * 30) for number in range(2))
-    assert scheduled(shard.schedule("w")) == {first.id: 30, second.id: 2}, "nothing streams yet"
-    third = submit(shard, [102] * 60)
-    assert scheduled(shard.schedule("w")) == {first.id: 1, second.id: 16}, "many wait: the whole share"
-    shard.run()
-    assert len(third.tokens) == 8
-    shard.check()
-
-
-def test_a_lone_prompt_is_spread_over_some_steps_beside_streams() -> None:
-    shard = SimulatedShard(prefill_share=0.5)
-    shard.join("w", num_blocks=1024, max_num_batched_tokens=1024, max_model_len=2048)
-    submit(shard, [100] * 8, 60)
-    shard.turn()
-    prompt = submit(shard, [101] * 1000)
-    sizes = []
-    while not prompt.tokens:
-        plan = shard.schedule("w")
-        if plan is None:
-            shard.turn()
-        elif prompt.id in scheduled(plan):
-            sizes.append(scheduled(plan)[prompt.id])
-    assert sizes[:7] == [250, 187, 140, 128, 128, 128, 39], "a quarter of what is left, and of the share at least"
-
-
-def test_prompts_go_on_beside_streams_however_small_their_share() -> None:
-    shard = SimulatedShard(prefill_share=0.01)
-    shard.join("w", num_blocks=64, max_num_batched_tokens=8)
-    first, second = (submit(shard, [100 + number] * 12, 30) for number in range(2))
-    shard.run()
-    assert (len(first.tokens), len(second.tokens)) == (30, 30)
 
 
 def test_a_plan_ahead_leaves_the_token_to_the_worker() -> None:

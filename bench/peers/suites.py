@@ -17,6 +17,7 @@ from shared.repository.export import export_model
 from shared.repository.stored_model import StoredModel
 
 ENGINE_PEERS = (vllm.NAME, llama_cpp.NAME, generate_batch.NAME)
+MOCKER_TOKENS_PER_STEP = 8192  # so that a burst of prompts takes both sides as many steps
 STREAMS = (1, 64, 256)
 WARM_STREAMS = 16
 # Against which of our variants each peer is measured.
@@ -77,7 +78,8 @@ def control_plane_suite(root: Path, model: StoredModel, is_chat: bool, node_opti
     environment.require()
     endpoint = CHAT if is_chat else COMPLETIONS
     theirs = dynamo.make(environment, hugging_face_folder(root, model), endpoint)
-    words = [*fake_engine(ControlPlaneOptions(), STREAMS), "--model", model.name, *node_options]
+    budget = ["--max-num-batched-tokens", str(MOCKER_TOKENS_PER_STEP)]
+    words = [*fake_engine(ControlPlaneOptions(), STREAMS), *budget, "--model", model.name, *node_options]
     mine = ours.fake(endpoint, words)
     prompts = PromptMaker.find(model.name)
     return Suite(

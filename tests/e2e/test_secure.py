@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from bench.shard_messages import ready_worker
 from deploy.nats.permissions import ROLES, permissions
 from shared import subjects
 from shared.bus.client import Bus
@@ -218,21 +220,16 @@ async def test_n6_names_that_are_commands_are_not_spoken_by_those_who_hear_them(
 
 def heartbeat(worker: str) -> WorkerHeartbeat:
     """Of a worker that could serve."""
-    return WorkerHeartbeat(
-        worker=worker,
-        epoch=0,
-        next_plan=1,
-        started=0,
-        finished=0,
-        idle=True,
-        leaving=False,
+    return structs.replace(
+        ready_worker(
+            worker,
+            num_blocks=100,
+            block_size=16,
+            max_num_seqs=8,
+            max_num_batched_tokens=512,
+            max_model_len=1024,
+        ),
         model=MODEL,
-        model_version="1",
-        num_blocks=100,
-        block_size=16,
-        max_num_seqs=8,
-        max_num_batched_tokens=512,
-        max_model_len=1024,
     )
 
 

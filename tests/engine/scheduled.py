@@ -1,5 +1,8 @@
 """The real scheduler, fold and plan executor around one engine, in one thread: what a worker is without its bus."""
 
+from msgspec import structs
+
+from bench.shard_messages import ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor
@@ -108,19 +111,15 @@ class Scheduled:
         return self.fold.apply(kind, encode(record), self.fold.seq + 1, 0).sequences
 
     def _heartbeat(self) -> WorkerHeartbeat:
-        return WorkerHeartbeat(
-            worker=WORKER,
-            epoch=0,
-            next_plan=1,
-            started=0,
-            finished=0,
-            idle=True,
-            leaving=False,
+        return structs.replace(
+            ready_worker(
+                WORKER,
+                num_blocks=self.num_blocks,
+                block_size=self.engine.block_size,
+                max_num_seqs=16,
+                max_num_batched_tokens=self._max_num_batched_tokens,
+                max_model_len=self.engine.max_model_len,
+            ),
             model=self.engine.model,
             model_version=self.engine.model_version,
-            num_blocks=self.num_blocks,
-            block_size=self.engine.block_size,
-            max_num_seqs=16,
-            max_num_batched_tokens=self._max_num_batched_tokens,
-            max_model_len=self.engine.max_model_len,
         )

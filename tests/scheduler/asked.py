@@ -16,3 +16,13 @@ def scheduled(plan: StepPlan | None) -> dict[int, int]:
 def submit(shard: SimulatedShard, prompt: list[int], max_tokens: int = 8, **others: object) -> SequenceState:
     (state,) = shard.submit(prompt, max_tokens, eos_token_ids=(), **others)
     return state
+
+
+def fill_unnoticed(shard: SimulatedShard, state: SequenceState, num_tokens: int) -> None:
+    """Run the sequence until it is full with so many tokens, and keep the End that the scheduler decides from the log:
+    as if its process ended before the append. Whatever it decides later is kept from the log as well."""
+    take_verdicts = shard.scheduler.take_verdicts
+    shard.scheduler.take_verdicts = list  # type: ignore[method-assign]
+    while len(state.tokens) < num_tokens:
+        shard.turn()
+    assert [verdict.reason for verdict in take_verdicts()] == ["length"]

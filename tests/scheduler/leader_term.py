@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+from msgspec import structs
+
+from bench.shard_messages import ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.leader import Leader, LeaderPorts
 from shared.log.fold import Change, Record
@@ -16,21 +19,16 @@ BLOCK_SIZE = 4
 
 def heartbeat(worker: str, epoch: int, num_blocks: int) -> WorkerHeartbeat:
     """An idle worker's."""
-    return WorkerHeartbeat(
-        worker=worker,
+    return structs.replace(
+        ready_worker(
+            worker,
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=4,
+            max_num_batched_tokens=32,
+            max_model_len=128,
+        ),
         epoch=epoch,
-        next_plan=1,
-        started=0,
-        finished=0,
-        idle=True,
-        leaving=False,
-        model="m",
-        model_version="1",
-        num_blocks=num_blocks,
-        block_size=BLOCK_SIZE,
-        max_num_seqs=4,
-        max_num_batched_tokens=32,
-        max_model_len=128,
     )
 
 

@@ -2,16 +2,11 @@
 
 import pytest
 
-from shared.log.state import SequenceState
+from tests.scheduler.asked import fill_unnoticed, submit
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PROMPT = list(range(100, 110))
 TOO_SMALL = pytest.mark.parametrize("small", [{"num_blocks": 4}, {"max_model_len": 10}])
-
-
-def submit(shard: SimulatedShard, prompt: list[int], max_tokens: int) -> SequenceState:
-    (state,) = shard.submit(prompt, max_tokens, eos_token_ids=())
-    return state
 
 
 @TOO_SMALL
@@ -106,11 +101,7 @@ def test_a_sequence_that_is_full_here_and_does_not_fit_there_has_its_end() -> No
     shard = SimulatedShard()
     shard.join("short", num_blocks=64, max_model_len=14)
     state = submit(shard, PROMPT, 100)
-    take_verdicts = shard.scheduler.take_verdicts
-    shard.scheduler.take_verdicts = list  # type: ignore[method-assign]
-    while len(state.tokens) < 4:
-        shard.turn()
-    assert [verdict.reason for verdict in take_verdicts()] == ["length"]
+    fill_unnoticed(shard, state, 4)
     shard.join("small", num_blocks=4, max_model_len=200)
     shard.take_over()
     assert (state.end, state.reason) == (4, "length")

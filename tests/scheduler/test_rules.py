@@ -1,9 +1,9 @@
 """The scheduler's share of the protocol's rules, each test named after its rule."""
 
-from shared.log.state import SequenceState
 from shared.messages.packed import INT32, UINT64, unpack
 from shared.messages.pipeline import RowError, Rows, StepPlan
 from shared.sampling_seed import choice_seed
+from tests.scheduler.asked import submit
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PROMPT = list(range(100, 110))
@@ -18,11 +18,6 @@ def shard_of(*names: str, **limits: int | bool) -> SimulatedShard:
     for name in names:
         shard.join(name, **limits)
     return shard
-
-
-def submit(shard: SimulatedShard, prompt: list[int], max_tokens: int = 8, **others: object) -> SequenceState:
-    (state,) = shard.submit(prompt, max_tokens, eos_token_ids=(), **others)
-    return state
 
 
 def test_rule_01_a_sequence_moves_only_with_no_row_in_flight() -> None:

@@ -3,7 +3,7 @@
 from array import array
 
 from shared.messages.packed import INT32, unpack
-from tests.scheduler.asked import scheduled, submit
+from tests.scheduler.asked import fill_unnoticed, scheduled, submit
 from tests.scheduler.simulated_shard import SimulatedShard
 
 PROMPT = list(range(100, 110))
@@ -309,11 +309,7 @@ def test_max_model_len_reached_before_a_take_over_is_found_by_the_next_leader() 
     shard = SimulatedShard()
     shard.join("w", num_blocks=64, max_model_len=14)
     state = submit(shard, PROMPT, 100)
-    take_verdicts = shard.scheduler.take_verdicts
-    shard.scheduler.take_verdicts = list  # type: ignore[method-assign]
-    while len(state.tokens) < 4:
-        shard.turn()
-    assert [verdict.reason for verdict in take_verdicts()] == ["length"]
+    fill_unnoticed(shard, state, 4)
     shard.take_over()
     assert (state.end, state.reason) == (4, "length")
 

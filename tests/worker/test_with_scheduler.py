@@ -5,7 +5,9 @@ from collections import deque
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from bench.shard_messages import ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
@@ -37,21 +39,17 @@ class Node:
         self.frames: deque[Rows] = deque()
 
     def heartbeat(self) -> WorkerHeartbeat:
-        return WorkerHeartbeat(
-            worker=self.name,
+        return structs.replace(
+            ready_worker(
+                self.name,
+                num_blocks=NUM_BLOCKS,
+                block_size=BLOCK_SIZE,
+                max_num_seqs=6,
+                max_num_batched_tokens=12,
+                max_model_len=64,
+            ),
             epoch=self.queue.epoch,
             next_plan=self.queue.next_plan,
-            started=0,
-            finished=0,
-            idle=True,
-            leaving=False,
-            model="m",
-            model_version="1",
-            num_blocks=NUM_BLOCKS,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=6,
-            max_num_batched_tokens=12,
-            max_model_len=64,
         )
 
     def compute(self) -> None:

@@ -51,7 +51,7 @@ class StepRun {
 
   void norm(const float* weight) {
     member_.share(step_.num_tokens,
-                [&](int token) { rms_norm_row(residual(token), weight, d_.eps, d_.hidden_size, normed(token)); });
+                  [&](int token) { rms_norm_row(residual(token), weight, d_.eps, d_.hidden_size, normed(token)); });
   }
 
   void attention(const Layer& layer, int index) {

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import nats.errors
 import pytest
+from nats.js.api import PubAck
 
 from shared.bus import snapshots
 from shared.bus.client import Bus
@@ -37,31 +39,48 @@ async def stored(bus: Bus) -> dict[str, int]:
     return info.state.subjects or {}
 
 
-async def save_cut_off(bus: Bus, store: SnapshotStore) -> None:
-    """A save that ends, as a time limit would end it, once some of its chunks are stored."""
+async def save_cut_off(bus: Bus, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that ends, as a time limit would end it, once half of its chunks are stored."""
     before = await stored(bus)
-    saving = asyncio.create_task(store.save(DATA, 99))
-    while sum((await stored(bus)).values()) <= sum(before.values()):
-        assert not saving.done()
-    saving.cancel()
-    await asyncio.wait({saving})
-    assert saving.cancelled()
-    assert len(await stored(bus)) == len(before) + 1, "nothing was left: the test is blind"
+    publish = store._js.publish
+    num_sent = 0
+
+    async def publish_half(*args: Any, **kwargs: Any) -> PubAck:
+        nonlocal num_sent
+        ack = await publish(*args, **kwargs)
+        num_sent += 1
+        if num_sent == NUM_CHUNKS // 2:
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel()
+        return ack
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._js, "publish", publish_half)
+        with pytest.raises(asyncio.CancelledError):
+            await store.save(DATA, 99)
+    left = await stored(bus)
+    assert sum(left.values()) >= sum(before.values()) + NUM_CHUNKS // 2
+    assert len(left) == len(before) + 1
 
 
-async def test_chunks_of_a_save_that_was_cut_off_go_with_the_next_one(bus: Bus) -> None:
+async def test_chunks_of_a_save_that_was_cut_off_go_with_the_next_one(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = await new_store(bus, 0.0)
     await store.save(b"first", 1)
-    await save_cut_off(bus, store)
+    await save_cut_off(bus, store, monkeypatch)
     await store.save(b"second" * CHUNK_BYTES, 2)
     assert sorted((await stored(bus)).values()) == [1, 6]
     assert await store.load(0) == b"second" * CHUNK_BYTES
     assert await store.load(0, oldest=True) == b"first"
 
 
-async def test_chunks_that_another_process_may_be_about_to_name_are_left_alone(bus: Bus) -> None:
+async def test_chunks_that_another_process_may_be_about_to_name_are_left_alone(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, other = await new_store(bus, 60.0), await new_store(bus, 60.0)
-    await save_cut_off(bus, other)
+    await save_cut_off(bus, other, monkeypatch)
     for seq in range(1, 4):
         await store.save(b"x", seq)
     assert len(await stored(bus)) == 4

@@ -17,30 +17,45 @@ namespace {
 
 f32x16 silu(f32x16 x) { return x / (exp(-x) + 1.0f); }
 
+f32x16 widened(const float* from) { return load<f32x16>(from); }
+f32x16 widened(const bf16* from) { return load_bf16(from); }
+
+// Whether all values are finite numbers; count: a multiple of 16.
+template <class Value>
+bool is_finite(const Value* values, int count) {
+  f32x16 check = {};
+  for (int i = 0; i < count; i += 16) check += widened(values + i) * 0.0f;
+  return sum_of(check) == 0.0f;
+}
+
 // What one thread does in a step; all threads run the same phases.
 class StepRun {
  public:
   StepRun(Engine& engine, const Step& step, Member& member)
-      : d_(engine.decoder), space_(engine.workspace), engine_(engine), step_(step), member_(member) {}
+      : d_(engine.decoder), space_(engine.workspace), engine_(engine), step_(step), member_(member),
+        num_tokens_(step.num_tokens), residual_(space_.residual.get()), attended_(space_.attended.get()) {}
 
   void run() {
     embed();
     for (int index = 0; index < d_.num_layers; index++) {
       const Layer& layer = d_.layers[index];
       attention(layer, index);
+      if (index == d_.num_layers - 1) keep_sampled();
+      add_product(layer.output, attended_);
       feed_forward(layer);
     }
     finish();
   }
 
  private:
-  float* residual(int token) const { return space_.residual.get() + static_cast<size_t>(token) * d_.hidden_size; }
+  float* residual(int token) const { return residual_ + static_cast<size_t>(token) * d_.hidden_size; }
+  bf16* attended(int token) const { return attended_ + static_cast<size_t>(token) * d_.num_heads * d_.head_dim; }
   bf16* normed(int token) const { return space_.normed.get() + static_cast<size_t>(token) * d_.hidden_size; }
   bf16* heads(int token) const { return space_.heads.get() + static_cast<size_t>(token) * engine_.heads_width(); }
 
   // An id that is not in the vocabulary turns its own sequence into NaN, nobody else's.
   void embed() {
-    member_.share(step_.num_tokens, [&](int token) {
+    member_.share(num_tokens_, [&](int token) {
       const int32_t id = step_.token_ids[token];
       if (id >= 0 && id < d_.vocab_size)
         embed_row(d_.embedding, id, residual(token));
@@ -50,21 +65,40 @@ class StepRun {
   }
 
   void norm(const float* weight) {
-    member_.share(step_.num_tokens,
+    member_.share(num_tokens_,
                   [&](int token) { rms_norm_row(residual(token), weight, d_.eps, d_.hidden_size, normed(token)); });
   }
 
   void attention(const Layer& layer, int index) {
     norm(layer.attention_norm);
-    product(member_, layer.query_key_value, space_.rows(space_.normed.get()), step_.num_tokens,
+    product(member_, layer.query_key_value, space_.rows(space_.normed.get()), num_tokens_,
             [&](int token, int panel, f32x16 a, f32x16 b) {
               store_bf16(heads(token) + panel * kPanel, a);
               store_bf16(heads(token) + panel * kPanel + 16, b);
             });
     bf16 *keys = engine_.keys(index), *values = engine_.values(index);
-    member_.share(step_.num_tokens, [&](int token) { place(layer, token, keys, values); });
+    member_.share(num_tokens_, [&](int token) { place(layer, token, keys, values); });
     engine_.attend(index, member_);
-    add_product(layer.output, space_.attended.get());
+  }
+
+  // Once the last layer's keys and values are written and read, the other tokens have nothing left to do: most of a
+  // prompt is spared most of the layer. Their residual and what they attended to show whether all that they have written
+  // is finite.
+  void keep_sampled() {
+    const int width = d_.num_heads * d_.head_dim;
+    member_.share(num_tokens_, [&](int token) {
+      step_.token_is_finite[token] = is_finite(residual(token), d_.hidden_size) && is_finite(attended(token), width);
+    });
+    float* kept_residual = space_.kept_residual.get();
+    bf16* kept_attended = space_.kept_attended.get();
+    member_.share(step_.num_rows, [&](int row) {
+      const int token = step_.row_tokens[row];
+      std::copy_n(residual(token), d_.hidden_size, kept_residual + static_cast<size_t>(row) * d_.hidden_size);
+      std::copy_n(attended(token), width, kept_attended + static_cast<size_t>(row) * width);
+    });
+    num_tokens_ = step_.num_rows;
+    residual_ = kept_residual;
+    attended_ = kept_attended;
   }
 
   // Turns a token's query and key heads and writes key and value into the cache.
@@ -81,7 +115,7 @@ class StepRun {
 
   void feed_forward(const Layer& layer) {
     norm(layer.feed_forward_norm);
-    product(member_, layer.gate_up, space_.rows(space_.normed.get()), step_.num_tokens,
+    product(member_, layer.gate_up, space_.rows(space_.normed.get()), num_tokens_,
             [&](int token, int panel, f32x16 gate, f32x16 up) {
               bf16* inner = space_.activated.get() + static_cast<size_t>(token) * d_.inner_size;
               store_bf16(inner + panel * 16, silu(gate) * up);
@@ -90,14 +124,10 @@ class StepRun {
   }
 
   void finish() {
-    member_.share(step_.num_tokens, [&](int token) {
-      f32x16 check = {};
-      for (int i = 0; i < d_.hidden_size; i += 16) check += load<f32x16>(residual(token) + i) * 0.0f;
-      step_.token_is_finite[token] = sum_of(check) == 0.0f;
-    });
     bf16* sampled = space_.sampled.get();
     member_.share(step_.num_rows, [&](int row) {
-      rms_norm_row(residual(step_.row_tokens[row]), d_.final_norm, d_.eps, d_.hidden_size,
+      if (!is_finite(residual(row), d_.hidden_size)) step_.token_is_finite[step_.row_tokens[row]] = false;
+      rms_norm_row(residual(row), d_.final_norm, d_.eps, d_.hidden_size,
                    sampled + static_cast<size_t>(row) * d_.hidden_size);
     });
     Likeliest& likeliest = engine_.likeliest[member_.index()];
@@ -126,7 +156,7 @@ class StepRun {
 
   // input times the weights, onto the residual.
   void add_product(const Linear& linear, const bf16* input) {
-    product(member_, linear, space_.rows(input), step_.num_tokens, [&](int token, int panel, f32x16 a, f32x16 b) {
+    product(member_, linear, space_.rows(input), num_tokens_, [&](int token, int panel, f32x16 a, f32x16 b) {
       float* sum = residual(token) + panel * kPanel;
       store(sum, load<f32x16>(sum) + a);
       store(sum + 16, load<f32x16>(sum + 16) + b);
@@ -138,6 +168,9 @@ class StepRun {
   Engine& engine_;
   const Step& step_;
   Member& member_;
+  int num_tokens_;  // of which residual_ and attended_ hold rows: the step's, at the end only the sampled ones
+  float* residual_;
+  bf16* attended_;
 };
 
 }  // namespace

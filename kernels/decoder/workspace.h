@@ -32,6 +32,8 @@ struct Workspace {
         attended(tokens(d) * d.num_heads * d.head_dim),
         activated(tokens(d) * d.inner_size),
         sampled(static_cast<size_t>(d.max_num_seqs) * d.hidden_size),
+        kept_residual(static_cast<size_t>(d.max_num_seqs) * d.hidden_size),
+        kept_attended(static_cast<size_t>(d.max_num_seqs) * d.num_heads * d.head_dim),
         codes(tokens(d) * widest(d)),
         scales(tokens(d) * widest(d) / kBlock),
         sums(tokens(d) * widest(d) / kBlock) {}
@@ -45,6 +47,8 @@ struct Workspace {
   Buffer<bf16> attended;   // [T][H D]
   Buffer<bf16> activated;  // [T][inner]
   Buffer<bf16> sampled;    // [R][hidden]
+  Buffer<float> kept_residual;  // [R][hidden], of sampled rows
+  Buffer<bf16> kept_attended;   // [R][H D]
   Buffer<uint8_t> codes;   // [T][widest input], a product's input quantised
   Buffer<float> scales, sums;
 

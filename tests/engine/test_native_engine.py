@@ -181,6 +181,25 @@ def test_stale_nan_is_never_read_and_spoiled_blocks_are_told(llama: StoredModel)
     assert output.spoiled_blocks == [int(batch.block_tables[0, 0])]
 
 
+@pytest.mark.parametrize("layer", range(3))
+@pytest.mark.parametrize("name", ["k_proj", "v_proj"])
+def test_nan_that_begins_in_any_layer_fails_a_chunk_of_which_nothing_is_sampled(
+    llama: StoredModel, layer: int, name: str
+) -> None:
+    """In the last one too, most of which is computed for sampled tokens alone."""
+    poisoned = f"model.layers.{layer}.self_attn.{name}.weight"
+    weights = dict(iter_weights(llama))
+    weights[poisoned] = torch.full_like(weights[poisoned], float("nan"))
+    engine = CpuEngine(llama.name, llama.version, llama.config, weights.items(), options(LEVELS[-1]))
+    driver = Driver(engine, chunk=16)
+    driver.add(PROMPTS[6], greedy(1))
+    batch, _ = driver._build(driver._schedule())
+    assert not len(batch.sampled)
+    output = engine.step(batch)
+    assert list(output.failed) == [0]
+    assert output.spoiled_blocks == [int(batch.block_tables[0, 0])]
+
+
 def test_what_reaches_beyond_the_engine_is_refused(llama: StoredModel) -> None:
     engine = CpuEngine.load(llama, options(LEVELS[-1]))
     driver = Driver(engine)

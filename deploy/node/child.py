@@ -29,10 +29,11 @@ class Child:
     @classmethod
     async def spawn(cls, start: Start, log: Path) -> "Child":
         """Run it in a session of its own, with its output appended to log."""
-        command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *start.command]
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(start.timer_slack_ns)]
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                *launcher,
+                *start.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

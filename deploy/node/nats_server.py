@@ -17,6 +17,9 @@ PROBE_TIMEOUT_S = 1.0
 PROBE_PAUSE_S = 0.02
 QUIET_PORTS = range(20000, 32000)  # outgoing connections get 32768 and above on Linux, 49152 and above elsewhere
 NUM_PORT_TRIES = 20
+# How late the server's sleeps may end. Go's monitor thread sleeps for 20 us at a time as long as anything runs, and a
+# server that serves a step every few milliseconds spent a fifth of its time on that (docs/adr/0011).
+TIMER_SLACK_NS = 1_000_000
 SYNC_INTERVAL_PATTERN = "^(always|[0-9]+(ms|s|m|h))$"
 SYNC_INTERVAL_EXPECTS = {"expects": "always, or a time such as 500ms, 10s or 2m"}
 

@@ -11,7 +11,15 @@ import msgspec
 from deploy.node.config import to_toml
 from deploy.node.folder import DataFolder
 from deploy.node.http_get import LOOPBACK, http_get
-from deploy.node.nats_server import NatsServerOptions, command, environment, free_port, is_ready, write_config
+from deploy.node.nats_server import (
+    TIMER_SLACK_NS,
+    NatsServerOptions,
+    command,
+    environment,
+    free_port,
+    is_ready,
+    write_config,
+)
 
 PROBE_TIMEOUT_S = 2.0
 NATS_SERVER = "nats-server"
@@ -32,13 +40,14 @@ class Probe(Protocol):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """One start: what to run, whom to ask, the file descriptors that it inherits, and what it finds in its environment
-    beside what the node itself has there."""
+    """One start: what to run, whom to ask, the file descriptors that it inherits, what it finds in its environment
+    beside what the node itself has there, and how much too late its sleeps may end (0: as the system has it)."""
 
     command: Sequence[str]
     probe: Probe
     fds: Sequence[int] = ()
     environment: Mapping[str, str] = {}
+    timer_slack_ns: int = 0
 
 
 class NodeProcess(Protocol):
@@ -71,7 +80,12 @@ class NatsServerProcess:
 
     def prepare(self) -> Start:
         write_config(self._config, self.options)
-        return Start(command(self._config), self, environment=environment(os.cpu_count() or 1))
+        return Start(
+            command(self._config),
+            self,
+            environment=environment(os.cpu_count() or 1),
+            timer_slack_ns=TIMER_SLACK_NS,
+        )
 
     async def is_ready(self) -> bool:
         return await asyncio.to_thread(is_ready, self.options.host, self.options.port, PROBE_TIMEOUT_S)

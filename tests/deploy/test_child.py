@@ -1,4 +1,4 @@
-"""One run of a process: how it is told to end."""
+"""One run of a process: what it is given, and how it is told to end."""
 
 import asyncio
 import signal
@@ -13,6 +13,7 @@ from tests.deploy.dummies import DRAINING, Dummy, DummyProbe
 from tests.waiting import until
 
 LONG_S = 1000.0
+TIMER_SLACK = Path("/proc/self/timerslack_ns")
 
 
 async def test_a_stop_during_a_stop_does_not_end_the_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +44,14 @@ async def test_a_stop_during_a_stop_does_not_end_the_drain(tmp_path: Path, monke
     finally:
         child.kill()
         await child.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is of Linux")
+@pytest.mark.parametrize("slack_ns", [0, 700_000])
+async def test_sleeps_may_end_as_late_as_was_said(tmp_path: Path, slack_ns: int) -> None:
+    ready, log = tmp_path / "ready", tmp_path / "log"
+    script = f"from pathlib import Path\nprint(Path({str(TIMER_SLACK)!r}).read_text())\nopen({str(ready)!r}, 'w')"
+    probe = DummyProbe(Dummy(tmp_path, "gateway-0", "gateway"), ready)
+    child = await Child.spawn(Start([sys.executable, "-c", script], probe, timer_slack_ns=slack_ns), log)
+    assert await child.wait() == 0
+    assert int(log.read_text()) == (slack_ns or int(TIMER_SLACK.read_text()))  # noqa: ASYNC240  # a file of the kernel's, without a disk

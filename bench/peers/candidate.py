@@ -21,6 +21,7 @@ from bench.peers.processes import Command, ProcessGroups, running
 from bench.processes import ProcessMeter
 from deploy.node.nats_server import free_port
 
+CHECKOUT = Path(__file__).parents[2]
 READY_LIMIT_S = 600.0  # vLLM compiles for a minute and a half at its first start
 POLL_S = 0.25
 PROBE = Plan("probe", [PlannedRequest(Prompt("Hello", (), 1), 1)], 1)
@@ -34,9 +35,9 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def describe(commands: Sequence[str], versions: Mapping[str, str]) -> Description:
-    """With ~ for the user's home: results are published."""
-    home = str(Path.home())
-    return Description([command.replace(home, "~") for command in commands], dict(versions))
+    """With ~ for the user's home, and paths within this checkout from its root on: results are published."""
+    checkout, home = f"{CHECKOUT}/", str(Path.home())
+    return Description([command.replace(checkout, "").replace(home, "~") for command in commands], dict(versions))
 
 
 class Measured(Protocol):

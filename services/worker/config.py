@@ -6,6 +6,9 @@ import msgspec
 
 from shared.config import ServiceConfig
 
+# A CPU computes 512 tokens in a tenth of a second, and whoever streams meanwhile waits for it.
+BATCHED_TOKENS = {"cpu": 512, "fake": 8192}
+
 
 class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """See `tokenbus worker --help`."""
@@ -37,7 +40,10 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         msgspec.Meta(description="longest sequence in tokens; none: the model's longest"),
     ] = None
     max_num_seqs: Annotated[int, msgspec.Meta(description="most sequences in one step", ge=1, le=65536)] = 64
-    max_num_batched_tokens: Annotated[int, msgspec.Meta(description="most tokens in one step", ge=1)] = 512
+    max_num_batched_tokens: Annotated[
+        int,
+        msgspec.Meta(description="most tokens in one step; 0: 512 with cpu, 8192 with fake, as a GPU would take", ge=0),
+    ] = 0
     block_size: Annotated[int, msgspec.Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
     gpu_memory_utilization: Annotated[
         float, msgspec.Meta(description="share of the device's memory to use, weights included", gt=0, le=1)
@@ -87,3 +93,7 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         Literal["sleep", "spin", "gil"],
         msgspec.Meta(description="it sleeps, spins in Python, or keeps the GIL so that all threads stop"),
     ] = "sleep"
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens == 0:
+            msgspec.structs.force_setattr(self, "max_num_batched_tokens", BATCHED_TOKENS[self.engine])

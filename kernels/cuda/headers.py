@@ -1,0 +1,35 @@
+"""Where CUDA's headers lie: the wheels' folder beside this Python's packages, or an installed toolkit."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+_MARK = "cuda_bf16.h"
+_WHEELS = ("cu13", "cuda_runtime")  # under the package nvidia; the second one is how CUDA 12's wheels lay
+_TOOLKITS = ("CUDA_HOME", "CUDA_PATH")
+_DEFAULT_TOOLKIT = Path("/usr/local/cuda")
+
+
+class HeadersMissing(RuntimeError):
+    """CUDA's headers are nowhere."""
+
+
+def include_folders() -> list[Path]:
+    """Folders for a compiler's -I. Raises HeadersMissing with where was looked."""
+    tried = [folder / "include" for folder in (*_wheel_folders(), *_toolkit_folders())]
+    for folder in tried:
+        if (folder / _MARK).is_file():
+            return [folder, *(inner for inner in (folder / "cccl",) if inner.is_dir())]
+    looked = ", ".join(str(folder) for folder in tried)
+    raise HeadersMissing(f"no {_MARK} in {looked}; install tokenbus[cuda], or set CUDA_HOME to a toolkit of CUDA 13")
+
+
+def _wheel_folders() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    packages = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    return [package / name for package in packages for name in _WHEELS]
+
+
+def _toolkit_folders() -> list[Path]:
+    named = [Path(os.environ[name]) for name in _TOOLKITS if os.environ.get(name)]
+    return [*named, _DEFAULT_TOOLKIT]

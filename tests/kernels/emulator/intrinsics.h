@@ -1,0 +1,92 @@
+// Atomics, bits and fast mathematics. One thread runs at a time, so that an atomic is a plain operation.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "tests/kernels/emulator/cuda.h"
+
+template <class Value>
+Value atomicAdd(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = old + value;
+  return old;
+}
+
+template <class Value>
+Value atomicMax(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = std::max(old, value);
+  return old;
+}
+
+template <class Value>
+Value atomicMin(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = std::min(old, value);
+  return old;
+}
+
+template <class Value>
+Value atomicOr(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = old | value;
+  return old;
+}
+
+template <class Value>
+Value atomicExch(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = value;
+  return old;
+}
+
+template <class Value>
+Value atomicCAS(Value* at, Value expected, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  if (old == expected) *at = value;
+  return old;
+}
+
+template <class To, class From>
+static inline To emulator_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+static inline float __int_as_float(int bits) { return emulator_bits<float>(bits); }
+static inline int __float_as_int(float value) { return emulator_bits<int>(value); }
+static inline float __uint_as_float(unsigned bits) { return emulator_bits<float>(bits); }
+static inline unsigned __float_as_uint(float value) { return emulator_bits<unsigned>(value); }
+
+template <class Value>
+Value __ldg(const Value* from) {
+  return *from;
+}
+
+// The C library has functions of these names.
+#define __expf(x) std::exp(x)
+#define __logf(x) std::log(x)
+
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float __frcp_rn(float x) { return 1.0f / x; }
+static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+static inline int __ffs(int bits) { return __builtin_ffs(bits); }
+static inline int __clz(int bits) { return bits != 0 ? __builtin_clz(bits) : 32; }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+
+using std::max;
+using std::min;

@@ -1,0 +1,134 @@
+"""Kernels in the emulator, launched as on a device."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from kernels.cuda.module import Argument, Dim3, KernelModule
+from tests.kernels.emulator.build import FAST, build
+
+FORWARD, BACKWARD, RANDOM = range(3)
+MESSAGE_BYTES = 400
+
+
+class EmulationError(RuntimeError):
+    """A kernel did what no kernel may."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """order: in which threads and blocks take turns; seed: of a random one; poison: the byte that shared memory is full
+    of at a block's beginning."""
+
+    order: int = FORWARD
+    seed: int = 1
+    poison: int = 0xFF
+
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(BACKWARD, poison=0),
+    Schedule(RANDOM, seed=7),
+    Schedule(RANDOM, seed=99, poison=0x3C),
+)
+
+
+class _Schedule(ctypes.Structure):
+    _fields_ = (("order", ctypes.c_int32), ("seed", ctypes.c_uint32), ("poison", ctypes.c_int32))
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint64),
+        ("arguments", ctypes.c_void_p),
+        ("schedule", _Schedule),
+    )
+
+
+class Counts(ctypes.Structure):
+    """See counts.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in (
+            "threads",
+            "barriers",
+            "collectives",
+            "matrix_products",
+            "matrix_loads",
+            "bank_conflicts",
+            "copied_bytes",
+            "loaded_bytes",
+        )
+    )
+
+
+class EmulatedModule:
+    """A KernelModule on the processor. counts: of the newest launch."""
+
+    def __init__(
+        self,
+        source: Path,
+        instances: Sequence[str],
+        schedule: Schedule = SCHEDULES[0],
+        flags: Sequence[str] = FAST,
+    ) -> None:
+        self.counts = Counts()
+        self._schedule = schedule
+        self._library = ctypes.CDLL(str(build(source, instances, flags)))
+        self._indices = {instance: index for index, instance in enumerate(instances)}
+
+    def launch(
+        self, instance: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared_bytes: int = 0
+    ) -> None:
+        """See KernelModule. Raises EmulationError."""
+        if 0 in grid:
+            raise ValueError(f"{instance}: a grid of {grid} blocks")
+        values = [_as_bytes(argument) for argument in arguments]
+        self._check(instance, [len(value) for value in values])
+        kept = [ctypes.create_string_buffer(value, len(value)) for value in values]
+        addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
+        schedule = _Schedule(self._schedule.order, self._schedule.seed, self._schedule.poison)
+        request = _Request(grid, block, shared_bytes, ctypes.addressof(addresses), schedule)
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        failed = self._function(instance, "launch")(
+            ctypes.byref(request), ctypes.byref(self.counts), message, ctypes.c_size_t(MESSAGE_BYTES)
+        )
+        if failed:
+            raise EmulationError(f"{instance}: {message.value.decode()}")
+
+    def _check(self, instance: str, sizes: list[int]) -> None:
+        count = self._function(instance, "num_arguments")()
+        wanted = (ctypes.c_int32 * count)()
+        self._function(instance, "sizes")(wanted)
+        if sizes != list(wanted):
+            raise TypeError(f"{instance} takes arguments of {list(wanted)} bytes, not {sizes}")
+
+    def _function(self, instance: str, name: str) -> Any:
+        return getattr(self._library, f"kernel{self._indices[instance]}_{name}")
+
+
+def load_emulated(schedule: Schedule = SCHEDULES[0], flags: Sequence[str] = FAST) -> Any:
+    """A LoadKernels for the emulator."""
+
+    def load(source: Path, instances: Sequence[str]) -> KernelModule:
+        return EmulatedModule(source, instances, schedule, flags)
+
+    return load
+
+
+def _as_bytes(argument: Argument) -> bytes:
+    if argument is None:
+        return bytes(8)
+    if isinstance(argument, Tensor):
+        return int(argument.data_ptr()).to_bytes(8, "little")
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    raise TypeError(f"a kernel's argument is a tensor, a NumPy scalar or None, not {type(argument).__name__}")

@@ -1,0 +1,190 @@
+// How a block's threads take turns.
+#pragma once
+#include <link.h>
+
+#include "tests/kernels/emulator/block.h"
+
+namespace emulator {
+
+// __shared__ variables are thread-local ones (cuda.h), so all of them are this library's thread-local segment.
+struct SharedVariables {
+  char* begin = nullptr;
+  size_t size = 0;
+
+  static SharedVariables find() {
+    static thread_local volatile char in_the_segment;
+    in_the_segment = 1;  // the segment of this thread is there from here on
+    SharedVariables found;
+    dl_iterate_phdr(
+        [](dl_phdr_info* library, size_t, void* result) {
+          const auto here = reinterpret_cast<uintptr_t>(&find);
+          bool is_this = false;
+          size_t size = 0;
+          for (int i = 0; i < library->dlpi_phnum; i++) {
+            const auto& segment = library->dlpi_phdr[i];
+            const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
+            if (segment.p_type == PT_LOAD && here >= begin && here < begin + segment.p_memsz) is_this = true;
+            if (segment.p_type == PT_TLS) size = segment.p_memsz;
+          }
+          if (is_this && library->dlpi_tls_data != nullptr)
+            *static_cast<SharedVariables*>(result) = {static_cast<char*>(library->dlpi_tls_data), size};
+          return is_this ? 1 : 0;
+        },
+        &found);
+    return found;
+  }
+};
+
+inline void Block::poison() {
+  const SharedVariables variables = SharedVariables::find();
+  if (variables.size != 0) memset(variables.begin, schedule_.poison, variables.size);
+  memset(shared_.get(), schedule_.poison, shared_bytes_);
+}
+
+inline void Block::run(uint3 which, void (*kernel)()) {
+  index = which;
+  poison();
+  random_ = schedule_.seed * 2654435761u + (which.x + 40503u * (which.y + 40503u * which.z)) + 1;
+  num_alive_ = num_threads_;
+  ready_.clear();
+  first_ready_ = 0;
+  memset(warps_, 0, sizeof warps_);
+  for (Barrier& barrier : barriers_) barrier = {};
+  counts.threads += num_threads_;
+  for (int thread = 0; thread < num_threads_; thread++) start(thread, kernel);
+  std::vector<Fiber*> all;
+  for (auto& fiber : fibers_) all.push_back(fiber.get());
+  make_ready(std::move(all));
+  releases(this);
+  Fiber* first = ready_[first_ready_++];
+  running = first;
+  goes_on(first->watched);
+  emulator_switch(&launcher_stack_, first->stack);
+  acquires(this);
+}
+
+inline void Block::start(int thread, void (*kernel)()) {
+  Fiber& fiber = *fibers_[thread];
+  const unsigned x = threads.x, y = threads.y;
+  fiber.thread = {thread % x, thread / x % y, thread / (x * y)};
+  fiber.lane = thread % kWarp;
+  fiber.warp = thread / kWarp;
+  fiber.copies.clear();
+  fiber.groups.clear();
+  fiber.num_uncommitted = 0;
+  fiber.stack = stacks_.fresh(thread, kernel);
+  forget(fiber.watched);  // with what the thread before it was unwatched for
+  fiber.watched = watch_new();
+  warps_[fiber.warp].lanes[fiber.lane] = &fiber;
+}
+
+inline uint32_t Block::random() {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 17;
+  random_ ^= random_ << 5;
+  return random_;
+}
+
+inline void Block::make_ready(Fiber* fiber) {
+  fiber->state = State::kReady;
+  ready_.push_back(fiber);
+  if (schedule_.order == kRandom) {
+    const size_t other = first_ready_ + random() % (ready_.size() - first_ready_);
+    std::swap(ready_.back(), ready_[other]);
+  }
+}
+
+inline void Block::make_ready(std::vector<Fiber*> fibers) {
+  if (schedule_.order == kBackward) std::reverse(fibers.begin(), fibers.end());
+  for (Fiber* fiber : fibers) make_ready(fiber);
+}
+
+// nullptr: the launcher. Not instrumented: its frame would be entered as one thread and left as another.
+__attribute__((noinline, no_sanitize("thread"))) inline void Block::go_on(Fiber* fiber) {
+  void** save = &running->stack;
+  running = fiber;
+  goes_on(fiber != nullptr ? fiber->watched : launcher_);
+  emulator_switch(save, fiber != nullptr ? fiber->stack : launcher_stack_);
+}
+
+// The running fiber waits, or has ended.
+inline void Block::suspend() {
+  if (first_ready_ < ready_.size()) {
+    Fiber* next = ready_[first_ready_++];
+    if (first_ready_ > kMaxThreads) ready_.erase(ready_.begin(), ready_.begin() + first_ready_), first_ready_ = 0;
+    if (next != running) go_on(next);
+    return;
+  }
+  if (num_alive_ == 0) return go_on(nullptr);
+  const auto count = [&](State state) {
+    return std::count_if(fibers_.begin(), fibers_.end(), [&](auto& fiber) { return fiber->state == state; });
+  };
+  fail("deadlock: " + std::to_string(count(State::kAtBarrier)) + " threads at a barrier, " +
+       std::to_string(count(State::kAtCollective)) + " at a warp's collective, " +
+       std::to_string(count(State::kEnded)) + " have ended");
+}
+
+inline void Block::meet(int id, int count) {
+  Unwatched scope;
+  Barrier& barrier = barriers_[id];
+  counts.barriers++;
+  releases(&barrier);
+  running->state = State::kAtBarrier;
+  barrier.count = count;
+  barrier.waiting.push_back(running);
+  if (static_cast<int>(barrier.waiting.size()) >= (count != 0 ? count : num_alive_)) {
+    std::vector<Fiber*> all = std::move(barrier.waiting);
+    barrier.waiting.clear();
+    std::sort(all.begin(), all.end(), [](Fiber* a, Fiber* b) {
+      return a->warp * kWarp + a->lane < b->warp * kWarp + b->lane;
+    });
+    make_ready(std::move(all));
+  }
+  suspend();
+  acquires(&barrier);
+}
+
+template <class Compute>
+inline void Block::meet_lanes(int operation, unsigned mask, const void* in, void* out, Compute&& compute) {
+  Unwatched scope;
+  Fiber* fiber = running;
+  Warp& warp = warps_[fiber->warp];
+  counts.collectives++;
+  if (!(mask >> fiber->lane & 1)) fail("a lane calls a warp's collective that its mask leaves out");
+  fiber->collective = {operation, mask, in, out};
+  fiber->state = State::kAtCollective;
+  warp.arrived |= 1u << fiber->lane;
+  if (operation == kSyncWarp) releases(&warp);
+  if ((warp.arrived & mask) == mask) {
+    std::vector<Fiber*> lanes;
+    for (int lane = 0; lane < kWarp; lane++) {
+      if (!(mask >> lane & 1)) continue;
+      const Collective& other = warp.lanes[lane]->collective;
+      if (other.operation != operation || other.mask != mask)
+        fail("lanes of one warp are at different collectives, or give different masks");
+      lanes.push_back(warp.lanes[lane]);
+    }
+    compute(warp.lanes);
+    warp.arrived &= ~mask;
+    make_ready(std::move(lanes));
+  }
+  suspend();
+  if (operation == kSyncWarp) acquires(&warp);
+}
+
+// The running thread returns from the kernel.
+inline void Block::end() {
+  Unwatched scope;
+  running->state = State::kEnded;
+  num_alive_--;
+  Barrier& barrier = barriers_[0];
+  if (barrier.count == 0 && num_alive_ > 0 && static_cast<int>(barrier.waiting.size()) >= num_alive_) {
+    std::vector<Fiber*> all = std::move(barrier.waiting);
+    barrier.waiting.clear();
+    make_ready(std::move(all));
+  }
+  releases(this);
+  for (;;) suspend();
+}
+
+}  // namespace emulator

@@ -11,7 +11,7 @@ from kernels.cuda.headers import include_folders
 from kernels.cuda.sources import ROOT
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)'")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 
@@ -22,8 +22,8 @@ class CompilationFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What ptxas reports of a kernel: registers of a thread, bytes of its local memory (stack) and of registers spilled
-    to it; static shared memory of a block in bytes."""
+    """What ptxas reports of a kernel and of what it calls: registers of a thread, bytes of its local memory (stack) and
+    of registers spilled to it; static shared memory of a block in bytes."""
 
     registers: int
     stack: int
@@ -77,18 +77,21 @@ def compile_kernels(source: Path, instances: Sequence[str], arch: str) -> Compil
 
 
 def parse_log(log: str) -> dict[str, Resources]:
-    """ptxas's report by mangled name."""
+    """ptxas's report by mangled name.
+
+    Functions that are not inlined are reported after the first kernel that calls them, and count as its.
+    """
     parts = _ENTRY.split(log)[1:]
     return {symbol: _parse_report(report) for symbol, report in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _parse_report(report: str) -> Resources:
-    stack, used, shared = _STACK.search(report), _USED.search(report), _SHARED.search(report)
-    if stack is None or used is None:
+    frames, used, shared = _FRAME.findall(report), _USED.search(report), _SHARED.search(report)
+    if not frames or used is None:
         raise CompilationFailed(f"ptxas reported nothing that can be read: {report}")
     return Resources(
         registers=int(used[1]),
-        stack=int(stack[1]),
-        spilled=int(stack[2]) + int(stack[3]),
+        stack=sum(int(stack) for stack, _, _ in frames),
+        spilled=sum(int(stores) + int(loads) for _, stores, loads in frames),
         shared=int(shared[1]) if shared is not None else 0,
     )

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from cupy.cuda import function
 from cupy_backends.cuda.api import driver
 from torch import Tensor
 
+from kernels.cuda.arguments import as_number
 from kernels.cuda.compiler import Resources
 from kernels.cuda.cubin_cache import CubinCache
 from kernels.cuda.module import Argument, Dim3, KernelModule
 
-_STATIC_LIMIT_BYTES = 48 << 10  # of dynamic shared memory, unless a kernel is allowed more
+_SHARED_LIMIT_BYTES = 48 << 10  # static and dynamic together, unless a kernel is allowed more
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -38,7 +38,9 @@ class DeviceModule:
         self._functions: dict[str, Any] = {
             instance: self._module.get_function(symbol) for instance, symbol in compiled.symbols.items()
         }
-        self._shared_limits = dict.fromkeys(instances, _STATIC_LIMIT_BYTES)
+        self._dynamic_limits = {
+            instance: _SHARED_LIMIT_BYTES - resources.shared for instance, resources in self.resources.items()
+        }
 
     def launch(
         self, instance: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared_bytes: int = 0
@@ -47,10 +49,11 @@ class DeviceModule:
         if 0 in grid:
             raise ValueError(f"{instance}: a grid of {grid} blocks")
         kernel = self._functions[instance]
-        if shared_bytes > self._shared_limits[instance]:
+        if shared_bytes > self._dynamic_limits[instance]:
             driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED, shared_bytes)
-            self._shared_limits[instance] = shared_bytes
-        kernel(grid, block, tuple(_as_scalar(argument) for argument in arguments), shared_bytes, _CurrentStream())
+            self._dynamic_limits[instance] = shared_bytes
+        numbers = tuple(as_number(_reachable(argument)) for argument in arguments)
+        kernel(grid, block, numbers, shared_bytes, _CurrentStream())
 
 
 class DeviceLoader:
@@ -69,11 +72,7 @@ def current_arch() -> str:
     return f"sm_{major}{minor}"
 
 
-def _as_scalar(argument: Argument) -> np.generic:
-    if argument is None:
-        return np.uint64(0)
-    if isinstance(argument, Tensor):
-        return np.uint64(argument.data_ptr())
-    if isinstance(argument, np.generic):
-        return argument
-    raise TypeError(f"a kernel's argument is a tensor, a NumPy scalar or None, not {type(argument).__name__}")
+def _reachable(argument: Argument) -> Argument:
+    if isinstance(argument, Tensor) and not (argument.is_cuda or argument.is_pinned()):
+        raise ValueError(f"a kernel cannot reach a tensor {tuple(argument.shape)} in the host's memory")
+    return argument

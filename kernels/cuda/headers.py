@@ -2,12 +2,14 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 _MARK = "cuda_bf16.h"
 _WHEELS = ("cu13", "cuda_runtime")  # under the package nvidia; the second one is how CUDA 12's wheels lay
 _TOOLKITS = ("CUDA_HOME", "CUDA_PATH")
 _DEFAULT_TOOLKIT = Path("/usr/local/cuda")
+_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 
 
 class HeadersMissing(RuntimeError):
@@ -22,6 +24,12 @@ def include_folders() -> list[Path]:
             return [folder, *(inner for inner in (folder / "cccl",) if inner.is_dir())]
     looked = ", ".join(str(folder) for folder in tried)
     raise HeadersMissing(f"no {_MARK} in {looked}; install tokenbus[cuda], or set CUDA_HOME to a toolkit of CUDA 13")
+
+
+def headers_version() -> str:
+    """Of CUDA, e.g. 13020; they need not be of NVRTC's own version. Raises HeadersMissing."""
+    found = _VERSION.search((include_folders()[0] / "cuda.h").read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found is not None else "unknown"
 
 
 def _wheel_folders() -> list[Path]:

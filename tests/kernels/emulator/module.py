@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
+from kernels.cuda.arguments import as_number
 from kernels.cuda.module import Argument, Dim3, KernelModule
 from tests.kernels.emulator.build import FAST, build
 
@@ -91,7 +89,7 @@ class EmulatedModule:
         """See KernelModule. Raises EmulationError."""
         if 0 in grid:
             raise ValueError(f"{instance}: a grid of {grid} blocks")
-        values = [_as_bytes(argument) for argument in arguments]
+        values = [as_number(argument).tobytes() for argument in arguments]
         self._check(instance, [len(value) for value in values])
         kept = [ctypes.create_string_buffer(value, len(value)) for value in values]
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
@@ -122,13 +120,3 @@ def load_emulated(schedule: Schedule = SCHEDULES[0], flags: Sequence[str] = FAST
         return EmulatedModule(source, instances, schedule, flags)
 
     return load
-
-
-def _as_bytes(argument: Argument) -> bytes:
-    if argument is None:
-        return bytes(8)
-    if isinstance(argument, Tensor):
-        return int(argument.data_ptr()).to_bytes(8, "little")
-    if isinstance(argument, np.generic):
-        return argument.tobytes()
-    raise TypeError(f"a kernel's argument is a tensor, a NumPy scalar or None, not {type(argument).__name__}")

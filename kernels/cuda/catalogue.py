@@ -1,0 +1,44 @@
+"""Every kernel that has to compile: the tests hold each to its registers, the check compiles and loads each.
+
+An operation registers with one line of CATALOGUE, or one for each of its kernels whose ceilings differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.kv_cache_write import cuda as kv_cache_write
+from kernels.rms_norm import cuda as rms_norm
+from kernels.rope import cuda as rope
+from kernels.silu_and_mul import cuda as silu_and_mul
+
+ARCHES = ("sm_80", "sm_89", "sm_90", "sm_100")
+DTYPES = (torch.bfloat16, torch.float16)
+HEAD_DIMS = (64, 80, 96, 128, 256)
+# What tokens are computed in, and what the cache keeps them in.
+CACHE_DTYPES = tuple((dtype, kept) for dtype in DTYPES for kept in (dtype, torch.float8_e4m3fn))
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Instances of one source; max_registers: what each may take of a thread's registers on every architecture."""
+
+    operation: str
+    source: Path
+    instances: Sequence[str]
+    max_registers: int
+
+
+CATALOGUE: tuple[Kernels, ...] = (
+    Kernels("rms_norm", rms_norm.SOURCE, [rms_norm.instance(dtype) for dtype in DTYPES], max_registers=48),
+    Kernels("silu_and_mul", silu_and_mul.SOURCE, [silu_and_mul.instance(dtype) for dtype in DTYPES], max_registers=40),
+    Kernels("rope", rope.SOURCE, [rope.instance(dtype) for dtype in DTYPES], max_registers=48),
+    Kernels(
+        "kv_cache_write",
+        kv_cache_write.SOURCE,
+        [kv_cache_write.instance(dtype, kept) for dtype, kept in CACHE_DTYPES],
+        max_registers=40,
+    ),
+)

@@ -1,0 +1,99 @@
+"""Every kernel of the catalogue compiles for every architecture: no register spilled, no local memory, and no more
+registers than its operation allows. Nothing here needs a device."""
+
+from pathlib import Path
+
+import pytest
+
+from kernels.cuda.catalogue import ARCHES, CATALOGUE, Kernels
+from kernels.cuda.compiler import compile_kernels
+from kernels.cuda.cubin_cache import CubinCache
+from tests.kernels.cuda.sass import count, instructions_of
+
+MAIN_ARCH = "sm_90"
+OTHER_ARCHES = [arch for arch in ARCHES if arch != MAIN_ARCH]
+LOCAL_MEMORY = ("LDL", "STL")
+
+# The compiler puts an array that is read at a place it cannot know into local memory, and reports no spill.
+INDEXED = """
+__global__ void indexed(int* out, const int* in) {
+  int values[64] = {};
+  for (int i = 0; i < 64; i++) values[in[i] & 63] += i;
+  for (int i = 0; i < 64; i++) out[i] = values[in[i] & 63];
+}
+"""
+
+
+def names(kernels: Kernels) -> str:
+    return f"{kernels.operation}-{kernels.instances[0].split('::')[-1]}"
+
+
+@pytest.mark.parametrize("kernels", CATALOGUE, ids=names)
+def test_all_instances_hold_on_the_main_architecture(kernels: Kernels, tmp_path: Path) -> None:
+    assert_holds(kernels, kernels.instances, MAIN_ARCH, tmp_path)
+
+
+@pytest.mark.parametrize("arch", OTHER_ARCHES)
+@pytest.mark.parametrize("kernels", CATALOGUE, ids=names)
+def test_one_instance_holds_on_the_other_architectures(kernels: Kernels, arch: str, tmp_path: Path) -> None:
+    assert_holds(kernels, kernels.instances[:1], arch, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", OTHER_ARCHES)
+@pytest.mark.parametrize("kernels", CATALOGUE, ids=names)
+def test_all_instances_hold_on_the_other_architectures(kernels: Kernels, arch: str, tmp_path: Path) -> None:
+    assert_holds(kernels, kernels.instances, arch, tmp_path)
+
+
+def assert_holds(kernels: Kernels, instances: object, arch: str, folder: Path) -> None:
+    assert isinstance(instances, list | tuple)
+    compiled = CubinCache().get(kernels.source, instances, arch)
+    instructions = instructions_of(compiled.cubin, folder)
+    faults = []
+    for instance in instances:
+        used, of_kernel = compiled.resources[instance], instructions[compiled.symbols[instance]]
+        if used.spilled or used.stack:
+            faults.append(f"{instance}: {used.spilled} bytes spilled, a stack of {used.stack}")
+        if used.registers > kernels.max_registers:
+            faults.append(f"{instance}: {used.registers} registers, allowed are {kernels.max_registers}")
+        faults += [f"{instance}: {number} {kind}" for kind in LOCAL_MEMORY if (number := count(of_kernel, kind))]
+        if not count(of_kernel, "EXIT"):
+            faults.append(f"{instance}: its instructions could not be read")
+    assert not faults
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_local_memory_that_is_no_spill_is_seen(arch: str, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.cu"
+    source.write_text(INDEXED)
+    compiled = compile_kernels(source, ["indexed"], arch)
+    assert compiled.resources["indexed"].spilled == 0
+    assert compiled.resources["indexed"].stack >= 256
+    of_kernel = instructions_of(compiled.cubin, tmp_path)[compiled.symbols["indexed"]]
+    assert all(count(of_kernel, kind) for kind in LOCAL_MEMORY)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_matrix_products_and_copies_are_counted_by_name(arch: str, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.cu"
+    source.write_text("""#include "kernels/cuda/ptx.cuh"
+__global__ void multiply(float* out, const uint32_t* in) {
+  SHARED_MEMORY(uint32_t, tile);
+  tokenbus::cp_async_16(tile + 4 * threadIdx.x, in + 4 * threadIdx.x, true);
+  tokenbus::cp_async_commit();
+  tokenbus::cp_async_wait<0>();
+  __syncthreads();
+  uint32_t a[4];
+  tokenbus::ldmatrix_4(a, tile + 4 * threadIdx.x);
+  float sums[4] = {};
+  tokenbus::mma_16x8x16<__nv_bfloat16>(sums, a, a[0], a[1]);
+  tokenbus::mma_16x8x16<__half>(sums, a, a[2], a[3]);
+  for (int i = 0; i < 4; i++) out[4 * threadIdx.x + i] = sums[i];
+}
+""")
+    compiled = compile_kernels(source, ["multiply"], arch)
+    of_kernel = instructions_of(compiled.cubin, tmp_path)[compiled.symbols["multiply"]]
+    found = {kind: count(of_kernel, kind) for kind in ("HMMA", "HMMA.16816.F32.BF16", "LDSM", "LDGSTS", "LDL", "HM")}
+    assert found == {"HMMA": 2, "HMMA.16816.F32.BF16": 1, "LDSM": 1, "LDGSTS": 1, "LDL": 0, "HM": 0}

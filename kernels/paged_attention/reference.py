@@ -15,9 +15,11 @@ def paged_attention(
     block_tables: NDArray[np.int32],
     scale: float,
     sliding_window: int | None = None,
+    soft_cap: float = 0.0,
 ) -> Array:
     """query: float32 [T, H, D]; key_cache, value_cache: float32 [N, B, K, D]; cu_seqlens_q: int32 [S + 1];
-    context_lens: int32 [S]; block_tables: int32 [S, blocks of the longest]. Returns float32 [T, H, D]."""
+    context_lens: int32 [S]; block_tables: int32 [S, blocks of the longest]. soft_cap: what scores approach, 0 for no
+    limit. Returns float32 [T, H, D]; all in float64 if the queries are."""
     output = np.zeros_like(query)
     num_heads = query.shape[1]
     block_size, num_kv_heads = key_cache.shape[1:3]
@@ -33,6 +35,8 @@ def paged_attention(
                 keys = key_cache[blocks, offsets, head // heads_per_group]
                 values = value_cache[blocks, offsets, head // heads_per_group]
                 scores = keys @ query[token, head] * np.float32(scale)
+                if soft_cap:
+                    scores = np.float32(soft_cap) * np.tanh(scores / np.float32(soft_cap))
                 weights = np.exp(scores - scores.max())
                 output[token, head] = (weights / weights.sum()) @ values
     return output

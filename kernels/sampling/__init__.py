@@ -3,7 +3,8 @@
 The steps of a row, in vLLM's order:
 
 1. raw log-probabilities: log-softmax of the untouched logits; all reported log-probabilities and ranks are these;
-2. only allowed_token_ids remain; bad_token_ids go; before min_tokens outputs the EOS and stop ids go;
+2. only allowed_token_ids remain, and of them those that the grammar mask allows; bad_token_ids go; before min_tokens
+   outputs the EOS and stop ids go;
 3. logit_bias is added; repetition_penalty divides positive and multiplies negative logits of all ids seen (Keskar et
    al., "CTRL", 2019); frequency_penalty and presence_penalty are subtracted for the ids of the output;
 4. temperature 0 (below GREEDY_BELOW): the largest logit, among equals the lowest id. Otherwise, over logits /

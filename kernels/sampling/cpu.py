@@ -18,6 +18,7 @@ from kernels.sampling.rows import (
     Sampled,
     TokenLogprobs,
     blocked_ids,
+    check_mask,
     has_penalties,
     id_out_of_range,
     is_greedy,
@@ -69,6 +70,11 @@ def _modify(logits: Tensor, row: Row, position: int) -> bool:
         allowed = torch.tensor(parameters.allowed_token_ids)
         values = logits[allowed]
         logits.fill_(float("-inf"))[allowed] = values
+        changed = True
+    if row.grammar_mask is not None:
+        check_mask(row.grammar_mask, len(logits))
+        bits = np.unpackbits(row.grammar_mask.view(np.uint8), count=len(logits), bitorder="little")
+        logits[torch.from_numpy(bits == 0)] = float("-inf")
         changed = True
     blocked = blocked_ids(row, position)
     if blocked:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native.address import address_of
-from kernels.sampling.rows import Parameters, Row, has_penalties, is_greedy
+from kernels.sampling.rows import Parameters, Row, check_mask, has_penalties, is_greedy
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
@@ -25,6 +25,7 @@ class RowParameters(ctypes.Structure):
         ("ids", ctypes.c_uint64),
         ("biases", ctypes.c_uint64),
         ("history", ctypes.c_uint64),
+        ("grammar", ctypes.c_uint64),
         ("num_allowed", ctypes.c_int32),
         ("num_bad", ctypes.c_int32),
         ("num_early", ctypes.c_int32),
@@ -125,10 +126,11 @@ class RowBatch:
         self.top_slices: dict[int, slice] = {}
         self._packed = packed
         self._penalized: list[int] = []
+        self._masked = [index for index, row in enumerate(rows) if row.grammar_mask is not None]
         self._needs_logits: list[int] = []
         self._min_tokens: dict[int, int] = {}  # of rows that need their logits only so long
         for index, one in enumerate(packed):
-            if one.needs_logits:
+            if one.needs_logits or rows[index].grammar_mask is not None:
                 self._needs_logits.append(index)
                 if one.num_logprobs >= 0:
                     self.has_logprobs.append(index)
@@ -162,7 +164,7 @@ class RowBatch:
             self.top_slices[index] = slice(int(offsets[index]), int(ends[index]))
 
     def move_to(self, positions: NDArray[np.int32]) -> None:
-        """These output positions, int32 [rows], and histories as they are now."""
+        """These output positions, int32 [rows], and histories and grammar masks as they are now."""
         if len(positions) != len(self.rows):
             raise ValueError(f"{len(positions)} positions for {len(self.rows)} rows")
         if not self._needs_logits and not self._min_tokens:
@@ -172,6 +174,11 @@ class RowBatch:
             histories = [self.rows[index].history for index in self._penalized]
             self.parameters["history"][self._penalized] = [_address_of_ids(history) for history in histories]
             self.parameters["num_history"][self._penalized] = [0 if one is None else len(one) for one in histories]
+        for index in self._masked:
+            mask = self.rows[index].grammar_mask
+            if mask is not None:
+                check_mask(mask, self.vocab_size)
+            self.parameters["grammar"][index] = 0 if mask is None else address_of(mask)
 
     def needs_logits(self) -> NDArray[np.int32]:
         """Indices of rows whose logits must be sampled, at the positions moved to: int32, rising."""
@@ -202,7 +209,7 @@ class RowBatches:
     def of(self, rows: Sequence[Row], positions: NDArray[np.int32]) -> RowBatch:
         """The batch of these rows, moved to these output positions, int32 [rows].
 
-        Nothing but histories may change in a list of rows that was seen before.
+        Nothing but histories and grammar masks may change in a list of rows that was seen before.
         """
         if self._last is None or self._last.rows is not rows:
             if len(self._packed) > _MAX_PACKED:

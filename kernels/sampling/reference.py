@@ -37,16 +37,24 @@ def log_softmax(logits: Array) -> Array:
     return log_probabilities
 
 
-def modified(logits: Array, row: Row, position: int) -> Array:
-    """Steps 2 and 3: what must not be sampled at -inf, then bias and penalties. Returns float32 [vocabulary]."""
+def masked(logits: Array, row: Row, position: int) -> Array:
+    """Step 2: what must not be sampled at -inf. Returns float32 [vocabulary]."""
     parameters = row.sampling
     changed = logits.copy()
-    if parameters.allowed_token_ids:
-        for token in range(len(changed)):
-            if token not in parameters.allowed_token_ids:
-                changed[token] = -np.inf
+    for token in range(len(changed)):
+        if parameters.allowed_token_ids and token not in parameters.allowed_token_ids:
+            changed[token] = -np.inf
+        if row.grammar_mask is not None and not int(row.grammar_mask[token // 32]) >> token % 32 & 1:
+            changed[token] = -np.inf
     for token in blocked_ids(row, position):
         changed[token] = -np.inf
+    return changed
+
+
+def modified(logits: Array, row: Row, position: int) -> Array:
+    """Steps 2 and 3: masked, then bias and penalties. Returns float32 [vocabulary]."""
+    parameters = row.sampling
+    changed = masked(logits, row, position)
     for token, bias in parameters.logit_bias.items():
         changed[token] += np.float32(bias)
     if row.history is None or not has_penalties(parameters):

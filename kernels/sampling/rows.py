@@ -55,7 +55,8 @@ class Row(Protocol):
     positions, int32 [rows], the output position of the token to be sampled (0 for the first).
 
     history: int32 ids of prompt and outputs so far, the first num_prompt_tokens of them the prompt; may be None when
-    no penalty is set.
+    no penalty is set. grammar_mask: uint32 [ceil(vocabulary / 32)], bit i % 32 of word i // 32 allows token i in this
+    step; None for a row without a grammar, as long as it lives.
     """
 
     @property
@@ -64,6 +65,8 @@ class Row(Protocol):
     def num_prompt_tokens(self) -> int: ...
     @property
     def history(self) -> NDArray[np.int32] | None: ...
+    @property
+    def grammar_mask(self) -> NDArray[np.uint32] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,18 @@ def has_penalties(parameters: Parameters) -> bool:
         or parameters.frequency_penalty != 0.0
         or parameters.presence_penalty != 0.0
     )
+
+
+def num_mask_words(vocab_size: int) -> int:
+    """Of a grammar mask."""
+    return -(-vocab_size // 32)
+
+
+def check_mask(mask: NDArray[np.uint32], vocab_size: int) -> None:
+    """Raises ValueError for a grammar mask of another type or length."""
+    if mask.dtype != np.uint32 or mask.shape != (num_mask_words(vocab_size),) or not mask.flags.c_contiguous:
+        wanted = f"uint32 [{num_mask_words(vocab_size)}], without gaps"
+        raise ValueError(f"a grammar mask of {vocab_size} tokens is {wanted}, not {mask.dtype} {list(mask.shape)}")
 
 
 def blocked_ids(row: Row, position: int) -> list[int]:

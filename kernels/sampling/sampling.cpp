@@ -74,6 +74,10 @@ bool modify(const Row& row, const RowParameters& parameters) {
     std::fill_n(row.values, row.size, -lanes::kInfinity);
     for (int i = 0; i < parameters.num_allowed; i++) row.values[ids[i]] = allowed[i];
   }
+  if (parameters.grammar != nullptr) {
+    for (int token = 0; token < row.size; token++)
+      if (!(parameters.grammar[token / 32] >> token % 32 & 1)) row.values[token] = -lanes::kInfinity;
+  }
   ids += parameters.num_allowed;
   const bool is_early = parameters.position < parameters.min_tokens;
   const int num_blocked = parameters.num_bad + (is_early ? parameters.num_early : 0);
@@ -81,7 +85,8 @@ bool modify(const Row& row, const RowParameters& parameters) {
   ids += parameters.num_bad + parameters.num_early;
   for (int i = 0; i < parameters.num_biased; i++) row.values[ids[i]] += parameters.biases[i];
   if (parameters.num_history > 0) penalize(row, parameters);
-  return parameters.num_allowed + num_blocked + parameters.num_biased + parameters.num_history > 0;
+  return parameters.num_allowed + num_blocked + parameters.num_biased + parameters.num_history > 0 ||
+         parameters.grammar != nullptr;
 }
 
 // values = (values - largest) / temperature

@@ -12,6 +12,7 @@ struct RowParameters {
   const int64_t* ids;        // num_allowed, num_bad, num_early and num_biased ids, one list after the other
   const float* biases;       // [num_biased]
   const int32_t* history;    // [num_history] ids of prompt and outputs; none if there are no penalties
+  const uint32_t* grammar;   // [ceil(vocabulary / 32)], bit i % 32 of word i / 32 allows token i; null: all are allowed
   int32_t num_allowed;       // 0: all tokens are
   int32_t num_bad;
   int32_t num_early;         // EOS and stop ids, blocked while position < min_tokens

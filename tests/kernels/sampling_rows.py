@@ -1,6 +1,6 @@
 """Rows for sampling tests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +37,27 @@ class SampledRow:
     position: int = 0
     num_prompt_tokens: int = 0
     history: NDArray[np.int32] | None = None
+    grammar_mask: NDArray[np.uint32] | None = None
 
 
-def row(position: int = 0, history: list[int] | None = None, num_prompt_tokens: int = 0, **params: Any) -> SampledRow:
+def row(
+    position: int = 0,
+    history: list[int] | None = None,
+    num_prompt_tokens: int = 0,
+    grammar_mask: NDArray[np.uint32] | None = None,
+    **params: Any,
+) -> SampledRow:
     """A row with these parameters."""
     ids = None if history is None else np.array(history, dtype=np.int32)
-    return SampledRow(Params(**params), position, num_prompt_tokens, ids)
+    return SampledRow(Params(**params), position, num_prompt_tokens, ids, grammar_mask)
+
+
+def mask_of(allowed: Iterable[int], vocab_size: int) -> NDArray[np.uint32]:
+    """A grammar mask that allows these tokens; what lies beyond the vocabulary in its last word is allowed too."""
+    words = np.zeros(-(-vocab_size // 32), dtype=np.uint32)
+    for token in {*allowed, *range(vocab_size, 32 * len(words))}:
+        words[token // 32] |= np.uint32(1 << token % 32)
+    return words
 
 
 def positions_of(rows: Sequence[SampledRow]) -> NDArray[np.int32]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.sampling import reference
 from tests.kernels.samplers import Sample, sampler
-from tests.kernels.sampling_rows import Params, SampledRow, random_logits, row
+from tests.kernels.sampling_rows import Params, SampledRow, mask_of, random_logits, row
 
 VOCABULARY = 257
 
@@ -44,7 +44,9 @@ def rows(draw: st.DrawFn) -> SampledRow:
     )
     history = draw(st.lists(token, max_size=20))
     prompt = draw(st.integers(0, len(history)))
-    return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32))
+    forbidden = draw(st.one_of(st.none(), st.sets(token, max_size=20)))
+    mask = None if forbidden is None else mask_of(set(range(VOCABULARY)) - forbidden, VOCABULARY)
+    return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32), mask)
 
 
 @settings(max_examples=200, deadline=None)
@@ -163,6 +165,37 @@ def test_nothing_left_to_sample_is_an_error_of_the_row(sample: Sample) -> None:
     result = sample(random_logits(1, 10), one, row(temperature=0.0))
     assert list(result.errors) == [0]
     assert "no token" in result.errors[0]
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 1000])
+def test_a_grammar_mask_allows_by_bit_i_of_word_i_32(sample: Sample, size: int) -> None:
+    logits = random_logits(2, size)
+    for allowed in {0, size // 2, size - 1}:
+        masked = row(temperature=0.0, grammar_mask=mask_of([allowed], size))
+        drawn = row(seed=3, grammar_mask=mask_of([allowed], size))
+        assert sample(logits, masked, row(temperature=0.0), drawn).tokens.tolist() == [
+            allowed,
+            logits.argmax(),
+            allowed,
+        ]
+
+
+def test_a_grammar_that_allows_nothing_fails_its_row_alone(sample: Sample) -> None:
+    result = sample(random_logits(1, 40), row(grammar_mask=mask_of([], 40)), row(temperature=0.0))
+    assert list(result.errors) == [0]
+    assert "no token" in result.errors[0]
+
+
+def test_a_bias_does_not_bring_back_what_the_grammar_forbids(sample: Sample) -> None:
+    logits = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+    biased = row(temperature=0.0, grammar_mask=mask_of([0, 1], 3), logit_bias={2: 100.0, 0: 1.5})
+    assert sample(logits, biased).tokens.tolist() == [0]
+
+
+@pytest.mark.parametrize("mask", [np.zeros(1, np.uint32), np.zeros(2, np.int64), np.zeros(4, np.uint32)[::2]], ids=str)
+def test_a_grammar_mask_of_another_shape_is_refused(sample: Sample, mask: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"uint32 \[2\]"):
+        sample(random_logits(1, 40), row(grammar_mask=mask))
 
 
 def test_eos_and_stop_ids_wait_for_min_tokens(sample: Sample) -> None:

@@ -14,7 +14,7 @@ from kernels.sampling.native import sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import NOT_FINITE, Row
 from tests.kernels.samplers import Native, sample_by_torch
-from tests.kernels.sampling_rows import SampledRow, positions_of, random_logits, row
+from tests.kernels.sampling_rows import SampledRow, mask_of, positions_of, random_logits, row
 
 VOCABULARY = 49_152
 FIRST = np.zeros(1, dtype=np.int32)  # output position of a single row
@@ -191,9 +191,10 @@ def test_only_rows_that_want_more_than_the_likeliest_token_need_logits() -> None
         row(temperature=0.0, frequency_penalty=0.5, history=[1]),
         row(temperature=0.0, bad_token_ids=(1,)),
         row(temperature=0.0, allowed_token_ids=(1,)),
+        row(temperature=0.0, grammar_mask=mask_of([1], 10)),
     ]
     batches = RowBatches(10)
-    for position, expected in ((2, [1, 2, 4, 5, 6, 7, 8]), (3, [1, 4, 5, 6, 7, 8])):
+    for position, expected in ((2, [1, 2, 4, 5, 6, 7, 8, 9]), (3, [1, 4, 5, 6, 7, 8, 9])):
         batch = batches.of(rows, np.full(len(rows), position, dtype=np.int32))
         assert batch.needs_logits().tolist() == expected
 
@@ -225,6 +226,20 @@ def test_histories_grow_between_steps(native: Native) -> None:
         batch = batches.of(rows, FIRST)
         result = sample_native(native.team, native.library, torch.from_numpy(logits.copy()[None]), batch)
         assert result.tokens.tolist() == [expected]
+
+
+def test_a_grammar_mask_moves_between_steps(native: Native) -> None:
+    logits = random_logits(5, 70)
+    masked = row(temperature=0.0, grammar_mask=mask_of([0], 70))
+    rows: list[Row] = [row(temperature=0.0), masked]
+    batches = RowBatches(70)
+    for allowed in (3, 69, 40, None):
+        mask = None if allowed is None else mask_of([allowed], 70)  # without one, everything is allowed
+        object.__setattr__(masked, "grammar_mask", mask)
+        copies = torch.from_numpy(np.stack([logits, logits]))
+        batch = batches.of(rows, np.zeros(2, dtype=np.int32))
+        tokens = sample_native(native.team, native.library, copies, batch).tokens.tolist()
+        assert tokens == [logits.argmax(), logits.argmax() if allowed is None else allowed]
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -18,12 +18,13 @@ class RowSampling:
     """How one row is sampled.
 
     history: int32 [num_tokens] ids of prompt and outputs so far, only when sampling.has_penalties, else None;
-    the first num_prompt_tokens of them are the prompt.
+    the first num_prompt_tokens of them are the prompt. grammar_mask: see kernels.sampling.rows.Row.
     """
 
     sampling: Sampling
     num_prompt_tokens: int
     history: NDArray[np.int32] | None = None
+    grammar_mask: NDArray[np.uint32] | None = None
 
 
 @dataclass(slots=True)

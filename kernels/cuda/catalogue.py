@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.kv_blocks import cuda as kv_blocks
 from kernels.kv_cache_write import cuda as kv_cache_write
 from kernels.rms_norm import cuda as rms_norm
 from kernels.rope import cuda as rope
@@ -41,4 +42,5 @@ CATALOGUE: tuple[Kernels, ...] = (
         [kv_cache_write.instance(dtype, kept) for dtype, kept in CACHE_DTYPES],
         max_registers=40,
     ),
+    Kernels("kv_blocks", kv_blocks.SOURCE, [kv_blocks.INSTANCE], max_registers=40),
 )

@@ -53,4 +53,29 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
+constexpr int kHeadNormThreads = 128;
+
+// The same of each head's values, in place (Qwen3 normalises queries and keys so): a warp a head. heads: T, `stride` from
+// token to token, num_heads of head_dim each; weight: float [head_dim]. Grid: tokens, num_heads / 4. head_dim: a multiple
+// of 8, at most 256; addresses and stride * sizeof(T): multiples of 16.
+template <class T>
+__global__ void __launch_bounds__(kHeadNormThreads)
+    rms_norm_heads(T* heads, const float* weight, int num_heads, int head_dim, int64_t stride, float eps) {
+  constexpr int kStep = kNumbers<T>;
+  const int lane = threadIdx.x % 32, head = blockIdx.y * (kHeadNormThreads / 32) + threadIdx.x / 32, i = lane * kStep;
+  if (head >= num_heads) return;
+  T* at = heads + blockIdx.x * stride + static_cast<int64_t>(head) * head_dim + i;
+  float values[kStep] = {}, squares = 0.0f;
+  if (i < head_dim) unpack_16<T>(*reinterpret_cast<const uint4*>(at), values);
+#pragma unroll
+  for (int k = 0; k < kStep; k++) squares += values[k] * values[k];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, distance);
+  if (i >= head_dim) return;
+  const float scale = rsqrtf(squares / head_dim + eps);
+#pragma unroll
+  for (int k = 0; k < kStep; k++) values[k] *= scale * weight[i + k];
+  *reinterpret_cast<uint4*>(at) = pack_16<T>(values);
+}
+
 }  // namespace tokenbus

@@ -7,7 +7,7 @@ import torch
 from kernels.kv_cache_write import reference as kv_reference
 from kernels.kv_cache_write.cuda import KvCacheWrite
 from kernels.rms_norm import reference as norm_reference
-from kernels.rms_norm.cuda import RmsNorm
+from kernels.rms_norm.cuda import RmsNorm, RmsNormHeads
 from kernels.rope import reference as rope_reference
 from kernels.rope.cuda import Rope
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
@@ -37,6 +37,18 @@ def test_rms_norm(schedule: Schedule, dtype: torch.dtype, shape: tuple[int, int]
     RmsNorm(load_emulated(schedule), dtype, shape[1])(out, residual, weight, 1e-5, x)
     assert_close(residual, total, torch.float32)
     assert_close(out, norm_reference.rms_norm(total, weight.numpy(), 1e-5), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [8, 80, 256])
+def test_rms_norm_of_some_heads_in_place(schedule: Schedule, dtype: torch.dtype, head_dim: int) -> None:
+    rng = np.random.default_rng(6)
+    heads, weight = random_tensor(rng, (3, 9, head_dim), dtype), random_tensor(rng, (head_dim,), torch.float32)
+    before = heads.clone()
+    RmsNormHeads(load_emulated(schedule), dtype, head_dim)(heads[:, 2:7], weight, 1e-6)
+    expected = norm_reference.rms_norm(to_float32(before[:, 2:7]), weight.numpy(), 1e-6)
+    assert_close(heads[:, 2:7], expected, dtype)
+    assert torch.equal(heads[:, :2], before[:, :2]) and torch.equal(heads[:, 7:], before[:, 7:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

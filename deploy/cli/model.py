@@ -127,7 +127,7 @@ def _show(repository: ModelRepository, args: argparse.Namespace) -> int:
         "source": manifest.source,
         "created": manifest.created,
         "weights": f"{model.weight_format}, {_size(model.size_bytes)} in all",
-        **msgspec.to_builtins(model.config),
+        **{name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(model.config).items()},
         "bos_token": f"{model.bos_token!r} ({model.bos_token_id}), added to prompts: {_yes(model.add_bos_token)}",
         "eos_token_ids": ", ".join(str(token_id) for token_id in model.eos_token_ids),
         "chat_template": _yes(model.chat_template is not None),

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from shared.quantization.scheme import Quantization
+
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 WeightDtype = Literal["float32", "bfloat16", "float16"]
 
@@ -29,7 +31,7 @@ class Llama3RopeScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     original_max_position_embeddings: int
 
 
-class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Hyper-parameters of a decoder-only transformer with RMSNorm, RoPE and a SwiGLU MLP.
 
     architecture: class name as config.json has it, a key of ARCHITECTURES.
@@ -38,6 +40,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sliding_window: a token attends to itself and sliding_window - 1 tokens before it, in the layers from
     num_full_attention_layers on; None: every layer attends to everything.
     max_position_embeddings: longest context in tokens. torch_dtype: what dtype "auto" means.
+    quantization: of the projections in the model's files, None where they are plain floats.
+
+    Defaults are left out of manifests, so that an older release reads those of models that it can run.
     """
 
     architecture: str
@@ -60,6 +65,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sliding_window: int | None = None
     num_full_attention_layers: int = 0
     torch_dtype: WeightDtype = "bfloat16"
+    quantization: Quantization | None = None
 
     @property
     def family(self) -> Family:

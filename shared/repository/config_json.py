@@ -3,67 +3,21 @@
 Both spellings are read: rope_theta, rope_scaling and torch_dtype of old files, rope_parameters and dtype of new ones.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shared.repository.config import ARCHITECTURES, Family, Llama3RopeScaling, ModelConfig, WeightDtype
 from shared.repository.errors import BadModelFile, UnsupportedModel
+from shared.repository.fields import Fields, shown
+from shared.repository.quantization_json import parse_quantization
 
-MAX_DIMENSION = 1 << 24
 MAX_LAYERS = 4096
 
 _DTYPES: dict[str, WeightDtype] = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 _DEFAULT_KV_HEADS: dict[Family, int | None] = {"llama": None, "mistral": 8, "qwen2": 32, "qwen3": 32}
 _DEFAULT_WINDOW: dict[Family, int | None] = {"llama": None, "mistral": 4096, "qwen2": 4096, "qwen3": 4096}
 _DEFAULT_MAX_WINDOW_LAYERS = 28
-
-
-class _Fields:
-    """Typed access to a JSON object; an absent key and null mean the default."""
-
-    def __init__(self, document: Mapping[str, Any], file: Path) -> None:
-        self.document = document
-        self.file = file
-
-    def _value(self, name: str, default: Any) -> Any:
-        value = self.document.get(name)
-        if value is not None:
-            return value
-        if default is None:
-            raise BadModelFile(self.file, f"{name} is missing")
-        return default
-
-    def integer(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_DIMENSION) -> int:
-        value = self._value(name, default)
-        if type(value) is not int or not least <= value <= most:
-            raise BadModelFile(self.file, f"{name} must be an integer from {least} to {most}, not {_shown(value)}")
-        return value
-
-    def positive(self, name: str, default: float | None = None) -> float:
-        value = self._value(name, default)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise BadModelFile(self.file, f"{name} must be a positive number, not {_shown(value)}")
-        return float(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self._value(name, default)
-        if type(value) is not bool:
-            raise BadModelFile(self.file, f"{name} must be true or false, not {_shown(value)}")
-        return value
-
-    def text(self, name: str, default: str | None = None) -> str:
-        value = self._value(name, default)
-        if type(value) is not str:
-            raise BadModelFile(self.file, f"{name} must be a string, not {_shown(value)}")
-        return value
-
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self._value(name, {})
-        if not isinstance(value, dict):
-            raise BadModelFile(self.file, f"{name} must be an object, not {_shown(value)}")
-        return value
 
 
 def parse_config(document: Mapping[str, Any], file: Path) -> ModelConfig:
@@ -74,11 +28,9 @@ def parse_config(document: Mapping[str, Any], file: Path) -> ModelConfig:
     """
     architecture = _architecture(document, file)
     family = ARCHITECTURES[architecture]
-    fields = _Fields(document, file)
+    fields = Fields(document, file)
     if fields.text("hidden_act", "silu") != "silu":
-        raise UnsupportedModel(file, f"hidden_act {_shown(document['hidden_act'])} is not supported, only silu is")
-    if document.get("quantization_config") is not None:
-        raise UnsupportedModel(file, "quantization_config: quantised safetensors are not supported, a GGUF file is")
+        raise UnsupportedModel(file, f"hidden_act {shown(document['hidden_act'])} is not supported, only silu is")
     num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", _DEFAULT_KV_HEADS[family] or num_heads)
@@ -110,6 +62,7 @@ def parse_config(document: Mapping[str, Any], file: Path) -> ModelConfig:
         sliding_window=window,
         num_full_attention_layers=num_full,
         torch_dtype=_dtype(fields),
+        quantization=parse_quantization(document, file),
     )
 
 
@@ -122,11 +75,11 @@ def _architecture(document: Mapping[str, Any], file: Path) -> str:
         raise BadModelFile(file, "architectures must be a list of one class name")
     if names[0] not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise UnsupportedModel(file, f"unknown architecture {_shown(names[0])}; known architectures: {known}")
+        raise UnsupportedModel(file, f"unknown architecture {shown(names[0])}; known architectures: {known}")
     return names[0]
 
 
-def _head_dim(fields: _Fields, family: Family, hidden_size: int, num_heads: int) -> int:
+def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:
     if fields.document.get("head_dim") is None and family != "qwen3" and hidden_size % num_heads:
         reason = (
             f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}, and head_dim is missing"
@@ -138,10 +91,10 @@ def _head_dim(fields: _Fields, family: Family, hidden_size: int, num_heads: int)
     return head_dim
 
 
-def _rope(fields: _Fields) -> tuple[float, Llama3RopeScaling | None]:
+def _rope(fields: Fields) -> tuple[float, Llama3RopeScaling | None]:
     """(rope_theta, scaling) from either spelling of config.json."""
     new, old = fields.mapping("rope_parameters"), fields.mapping("rope_scaling")
-    values = _Fields({**old, **new}, fields.file)
+    values = Fields({**old, **new}, fields.file)
     theta = values.positive("rope_theta", fields.positive("rope_theta", 10000.0))
     kind = values.text("rope_type", values.text("type", "default"))
     partial = values.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0))
@@ -150,7 +103,7 @@ def _rope(fields: _Fields) -> tuple[float, Llama3RopeScaling | None]:
     if kind == "default":
         return theta, None
     if kind != "llama3":
-        raise UnsupportedModel(fields.file, f"RoPE type {_shown(kind)} is not supported; known types: default, llama3")
+        raise UnsupportedModel(fields.file, f"RoPE type {shown(kind)} is not supported; known types: default, llama3")
     scaling = Llama3RopeScaling(
         factor=values.positive("factor"),
         low_freq_factor=values.positive("low_freq_factor"),
@@ -162,7 +115,7 @@ def _rope(fields: _Fields) -> tuple[float, Llama3RopeScaling | None]:
     return theta, scaling
 
 
-def _sliding_window(fields: _Fields, family: Family, num_layers: int) -> tuple[int | None, int]:
+def _sliding_window(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, int]:
     """(sliding_window, number of leading layers without it)."""
     document = fields.document
     num_full = 0
@@ -193,14 +146,8 @@ def _check_layer_types(given: Any, window: int | None, num_full: int, num_layers
         raise UnsupportedModel(file, "layer_types differs from what sliding_window and max_window_layers say")
 
 
-def _dtype(fields: _Fields) -> WeightDtype:
+def _dtype(fields: Fields) -> WeightDtype:
     name = fields.text("torch_dtype", fields.text("dtype", "bfloat16")).removeprefix("torch.")
     if name not in _DTYPES:
-        raise UnsupportedModel(fields.file, f"torch_dtype {_shown(name)} is not one of {', '.join(_DTYPES)}")
+        raise UnsupportedModel(fields.file, f"torch_dtype {shown(name)} is not one of {', '.join(_DTYPES)}")
     return _DTYPES[name]
-
-
-def _shown(value: Any) -> str:
-    """A value for an error message, cut to a readable length."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,31 @@ def export_model(
 
     The folder appears whole or not at all. Raises ModelError when it exists, and what iter_weights raises.
     """
+    chosen = dtype or model.config.torch_dtype
+    counter = ByteCounter(f"export {model.name}", _num_bytes(model, chosen), progress)
+    tensors = ((name, tensor.to(_DTYPES[chosen]).contiguous()) for name, tensor in iter_weights(model))
+    return write_folder(model, folder, _counted(tensors, counter), {"torch_dtype": chosen}, max_shard_bytes)
+
+
+def write_folder(
+    model: StoredModel,
+    folder: Path,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    changes: Mapping[str, Any],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> Path:
+    """Write the model with these tensors, by their names in safetensors files, to a new folder; returns it.
+
+    changes: fields of config.json that differ from the model's. The folder appears whole or not at all. Raises
+    ModelError when it exists.
+    """
     if folder.exists():
         raise ModelError(f"{folder}: exists already")
     folder.parent.mkdir(parents=True, exist_ok=True)
     built = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        chosen = dtype or model.config.torch_dtype
-        _write_weights(model, built, chosen, progress, max_shard_bytes)
-        _write_settings(model, built, chosen)
+        _write_weights(built, tensors, max_shard_bytes)
+        _write_settings(model, built, changes)
         shutil.copyfile(model.tokenizer_file, built / TOKENIZER_FILE)
         built.chmod(0o755)
         os.rename(built, folder)
@@ -50,26 +68,29 @@ def export_model(
     return folder
 
 
-def _write_weights(
-    model: StoredModel, folder: Path, dtype: WeightDtype, progress: Progress, max_shard_bytes: int
-) -> None:
+def _counted(tensors: Iterable[tuple[str, torch.Tensor]], counter: ByteCounter) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in tensors:
+        yield name, tensor
+        counter.advance(_bytes_of(tensor))
+
+
+def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]], max_shard_bytes: int) -> None:
     shards: list[list[str]] = []
     pending: dict[str, torch.Tensor] = {}
-    counter = ByteCounter(f"export {model.name}", _num_bytes(model, dtype), progress)
-    for name, tensor in iter_weights(model):
-        values = tensor.to(_DTYPES[dtype]).contiguous()
-        if pending and sum(_bytes_of(item) for item in pending.values()) + _bytes_of(values) > max_shard_bytes:
+    pending_bytes, total_bytes = 0, 0
+    for name, tensor in tensors:
+        if pending and pending_bytes + _bytes_of(tensor) > max_shard_bytes:
             shards.append(_write_shard(folder, len(shards), pending))
-            pending = {}
-        pending[name] = values
-        counter.advance(_bytes_of(values))
+            pending, pending_bytes = {}, 0
+        pending[name] = tensor
+        pending_bytes += _bytes_of(tensor)
+        total_bytes += _bytes_of(tensor)
     shards.append(_write_shard(folder, len(shards), pending))
     if len(shards) == 1:
         (folder / _shard_name(0)).rename(folder / SINGLE_FILE)
         return
     weight_map = {name: _shard_name(index) for index, names in enumerate(shards) for name in names}
-    document = {"metadata": {"total_size": counter.total_bytes}, "weight_map": weight_map}
-    _write_json(folder / INDEX_FILE, document)
+    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total_bytes}, "weight_map": weight_map})
 
 
 def _write_shard(folder: Path, index: int, tensors: dict[str, torch.Tensor]) -> list[str]:
@@ -81,9 +102,9 @@ def _shard_name(index: int) -> str:
     return f"model-{index + 1:05d}.safetensors"
 
 
-def _write_settings(model: StoredModel, folder: Path, dtype: WeightDtype) -> None:
+def _write_settings(model: StoredModel, folder: Path, changes: Mapping[str, Any]) -> None:
     config = to_huggingface(model.config, model.eos_token_ids, model.bos_token_id)
-    _write_json(folder / "config.json", {**config, "torch_dtype": dtype})
+    _write_json(folder / "config.json", {**config, **changes})
     generation: dict[str, Any] = {"eos_token_id": list(model.eos_token_ids)}
     defaults = dict(model.generation_defaults)
     if "max_tokens" in defaults:

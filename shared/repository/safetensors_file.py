@@ -6,6 +6,7 @@ data. Offsets count from the end of the header; tensors must cover the data exac
 
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_DIMS = 8
 MAX_ELEMENTS = 1 << 48
 
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+QUANTISED = {**FLOATS, "F8_E4M3": 1, "I8": 1, "I32": 4, "I64": 8}
+"""Bytes of an item by dtype: what plain models hold, and what quantised ones do."""
 
 
 class SafetensorsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,11 +31,11 @@ class SafetensorsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-def read_safetensors_header(file: Path) -> dict[str, SafetensorsEntry]:
+def read_safetensors_header(file: Path, item_bytes: Mapping[str, int] = FLOATS) -> dict[str, SafetensorsEntry]:
     """Name -> entry of a safetensors file, every bound checked against the file's real size.
 
-    Raises BadModelFile for a header that lies (length, shapes, offsets, truncated data), UnsupportedModel for a dtype
-    other than F32, F16 and BF16.
+    item_bytes: of the dtypes that may be in it. Raises BadModelFile for a header that lies (length, shapes, offsets,
+    truncated data), UnsupportedModel for another dtype.
     """
     try:
         size = file.stat().st_size
@@ -48,7 +51,7 @@ def read_safetensors_header(file: Path) -> dict[str, SafetensorsEntry]:
         raise BadModelFile(file, f"cannot be read ({error.strerror})") from error
     entries = _decode(file, header)
     for name, entry in entries.items():
-        _check_entry(file, name, entry)
+        _check_entry(file, name, entry, item_bytes)
     _check_layout(file, entries, data_bytes=size - 8 - header_bytes)
     return entries
 
@@ -64,10 +67,10 @@ def _decode(file: Path, header: bytes) -> dict[str, SafetensorsEntry]:
         raise BadModelFile(file, f"header is not a safetensors header ({error})") from error
 
 
-def _check_entry(file: Path, name: str, entry: SafetensorsEntry) -> None:
+def _check_entry(file: Path, name: str, entry: SafetensorsEntry, item_bytes: Mapping[str, int]) -> None:
     shown = name[:80]
-    if entry.dtype not in ITEM_BYTES:
-        supported = ", ".join(ITEM_BYTES)
+    if entry.dtype not in item_bytes:
+        supported = ", ".join(item_bytes)
         raise UnsupportedModel(file, f"tensor {shown} has dtype {entry.dtype[:20]}; supported: {supported}")
     if len(entry.shape) > MAX_DIMS or any(size < 0 for size in entry.shape):
         raise BadModelFile(file, f"tensor {shown} has an impossible shape")
@@ -77,9 +80,10 @@ def _check_entry(file: Path, name: str, entry: SafetensorsEntry) -> None:
     begin, end = entry.data_offsets
     if not 0 <= begin <= end:
         raise BadModelFile(file, f"tensor {shown} has impossible offsets [{begin}, {end}]")
-    if end - begin != num_elements * ITEM_BYTES[entry.dtype]:
+    num_bytes = num_elements * item_bytes[entry.dtype]
+    if end - begin != num_bytes:
         reason = f"tensor {shown} has {end - begin} bytes of data, its shape and dtype need"
-        raise BadModelFile(file, f"{reason} {num_elements * ITEM_BYTES[entry.dtype]}")
+        raise BadModelFile(file, f"{reason} {num_bytes}")
 
 
 def _check_layout(file: Path, entries: dict[str, SafetensorsEntry], data_bytes: int) -> None:

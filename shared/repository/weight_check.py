@@ -7,6 +7,7 @@ from shared.repository.config import ModelConfig
 from shared.repository.errors import BadModelFile
 from shared.repository.gguf_config import ROPE_FACTORS, huggingface_name
 from shared.repository.gguf_file import read_gguf
+from shared.repository.quantised_check import check_quantised, quantised_tensors
 from shared.repository.safetensors_file import read_safetensors_header
 
 _DERIVED_SUFFIX = ".rotary_emb.inv_freq"
@@ -45,6 +46,11 @@ def check_weights(weight_format: str, files: Sequence[Path], config: ModelConfig
 
     Raises BadModelFile naming the file and the first parameter that is missing, superfluous or of another shape.
     """
+    if config.quantization is not None:
+        tensors = quantised_tensors(files)
+        read = {name: tensor for name, tensor in tensors.items() if not is_ignored(name, config)}
+        check_quantised(read, config, config.quantization, files[0])
+        return
     found = gguf_shapes(files[0]) if weight_format == "gguf" else safetensors_shapes(files)
     expected = config.parameter_shapes()
     for name, (shape, file) in found.items():

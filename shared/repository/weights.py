@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import torch
 from safetensors import SafetensorError, safe_open
 
+from shared.quantization.scheme import Quantization
 from shared.repository.config import ModelConfig
 from shared.repository.errors import BadModelFile
 from shared.repository.gguf_data import read_gguf_tensor
 from shared.repository.gguf_file import GgufFile, GgufTensor, read_gguf
 from shared.repository.gguf_parameters import in_huggingface_order, iter_gguf_parameters
 from shared.repository.progress import Progress, no_progress
+from shared.repository.quantised_weights import iter_quantised_weights
 from shared.repository.safetensors_file import read_safetensors_header
 from shared.repository.stored_model import StoredModel
 from shared.repository.weight_check import is_ignored
@@ -21,8 +23,8 @@ def iter_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter of config.parameter_shapes(), once, as (Hugging Face name, tensor on the CPU).
 
-    Tied models yield no lm_head.weight. dtypes are those of the file (float32, bfloat16, float16); quantised GGUF
-    tensors come as float32. One tensor is in memory at a time as far as this module is concerned; a safetensors tensor
+    Tied models yield no lm_head.weight. dtypes are those of the file (float32, bfloat16, float16); what is quantised
+    comes as float32. One tensor is in memory at a time as far as this module is concerned; a safetensors tensor
     may be a view of the mapped file, so copy it before writing to it. verify: compare the files' SHA-256 first.
     Raises ChecksumMismatch or BadModelFile, naming the file, before the first tensor when the files are not sound.
     """
@@ -30,6 +32,8 @@ def iter_weights(
         model.verify_weights(progress)
     if model.weight_format == "gguf":
         return _gguf_weights(read_gguf(model.weight_files[0]), model.config)
+    if model.config.quantization is not None:
+        return _dequantised_weights(model, model.config.quantization)
     for file in model.weight_files:
         read_safetensors_header(file)
     return _safetensors_weights(model)
@@ -44,6 +48,11 @@ def _safetensors_weights(model: StoredModel) -> Iterator[tuple[str, torch.Tensor
                         yield name, stored.get_tensor(name)
         except SafetensorError as error:
             raise BadModelFile(file, f"cannot be read ({error})") from error
+
+
+def _dequantised_weights(model: StoredModel, quantization: Quantization) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, values in iter_quantised_weights(model, quantization):
+        yield name, values if isinstance(values, torch.Tensor) else values.dequantise()
 
 
 def _gguf_weights(gguf: GgufFile, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -98,6 +99,10 @@ def _load_cpu_engine(model: StoredModel, config: WorkerConfig, around_build: Aro
     from services.worker.models.registry import UnknownArchitecture
 
     try:
-        return CpuEngine.load(model, config, around_build)
+        engine = CpuEngine.load(model, config, around_build)
     except (EngineError, UnknownArchitecture, WeightsError, ModelError) as error:
         raise StartError(str(error)) from error
+    if model.config.quantization is not None:
+        layout, dtype = model.config.quantization.layout, str(engine.dtype).removeprefix("torch.")
+        structlog.get_logger().info("quantised weights are dequantised on a CPU", layout=layout, dtype=dtype)
+    return engine

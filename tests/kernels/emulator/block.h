@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@
 namespace emulator {
 
 constexpr int kMaxThreads = 1024, kWarp = 32, kBarriers = 16;
+
+// What lies behind dynamic shared memory, and must be found again: so many bytes of this value.
+constexpr int kBehind = 1024, kUntouched = 0x5a;
 
 enum Order : int32_t { kForward = 0, kBackward = 1, kRandom = 2 };
 
@@ -62,8 +66,11 @@ struct Warp {
   Fiber* lanes[kWarp];
 };
 
+typedef std::source_location Place;  // in a kernel's file
+
 struct Barrier {
   int count = 0;  // of threads that it is for; 0: all that have not ended
+  Place place;    // where those that wait have called it
   std::vector<Fiber*> waiting;
 };
 
@@ -73,7 +80,7 @@ class Block {
       : grid(grid), threads(threads), num_threads_(threads.x * threads.y * threads.z), schedule_(schedule),
         shared_bytes_(shared_bytes), stacks_(num_threads_), fibers_(num_threads_), launcher_(watch_this()) {
     for (auto& fiber : fibers_) fiber = std::make_unique<Fiber>(), fiber->watched = watch_new();
-    shared_.reset(static_cast<char*>(aligned_alloc(1024, (shared_bytes / 1024 + 1) * 1024)));
+    shared_.reset(static_cast<char*>(aligned_alloc(1024, (shared_bytes / 1024 + 2) * 1024)));
   }
   ~Block() {
     for (auto& fiber : fibers_) forget(fiber->watched);
@@ -85,7 +92,7 @@ class Block {
   // ---- by the running thread ----
 
   // Waits for `count` threads, 0: for all that have not ended.
-  void meet(int id, int count);
+  void meet(int id, int count, const Place& place);
 
   // Waits for the lanes of the mask; the last one computes for all, from warp.lanes.
   template <class Compute>
@@ -115,6 +122,7 @@ class Block {
   };
 
   void poison();
+  void check_shared_memory();
   void start(int thread, void (*kernel)());
   void make_ready(Fiber* fiber);
   void make_ready(std::vector<Fiber*> fibers);

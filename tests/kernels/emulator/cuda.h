@@ -22,7 +22,7 @@
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __grid_constant__
 
 #include "tests/kernels/emulator/scheduling.h"
@@ -33,7 +33,9 @@
 #define gridDim (emulator::block->grid)
 #define warpSize 32
 
-static inline void __syncthreads() { emulator::block->meet(0, 0); }
+static inline void __syncthreads(const emulator::Place& place = emulator::Place::current()) {
+  emulator::block->meet(0, 0, place);
+}
 static inline void __threadfence() {}  // one thread runs at a time
 static inline void __threadfence_block() {}
 static inline void __threadfence_system() {}

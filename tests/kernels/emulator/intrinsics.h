@@ -40,6 +40,14 @@ Value atomicOr(Value* at, Value value) {
 }
 
 template <class Value>
+Value atomicAnd(Value* at, Value value) {
+  emulator::Unwatched scope;
+  const Value old = *at;
+  *at = old & value;
+  return old;
+}
+
+template <class Value>
 Value atomicExch(Value* at, Value value) {
   emulator::Unwatched scope;
   const Value old = *at;
@@ -74,14 +82,21 @@ Value __ldg(const Value* from) {
 }
 
 // The C library has functions of these names.
-#define __expf(x) std::exp(x)
-#define __logf(x) std::log(x)
+#define __expf(x) std::exp(static_cast<float>(x))
+#define __logf(x) std::log(static_cast<float>(x))
 
-static inline float __fdividef(float a, float b) { return a / b; }
+// As a device's: by a divisor beyond 2^126 the quotient is 0, or no number for an infinite dividend.
+static inline float __fdividef(float a, float b) { return std::fabs(b) > 0x1p126f && !std::isinf(b) ? a * 0.0f : a / b; }
 static inline float __frcp_rn(float x) { return 1.0f / x; }
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fmul_rn(float a, float b) { return a * b; }
+
+// g++ fuses a product and a sum as nvcc does; these are rounded one by one.
+static inline float emulator_rounded(float value) {
+  asm("" : "+x"(value));
+  return value;
+}
+static inline float __fadd_rn(float a, float b) { return emulator_rounded(a + b); }
+static inline float __fmul_rn(float a, float b) { return emulator_rounded(a * b); }
 static inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }

@@ -15,14 +15,15 @@ struct MatrixRow {
   uintptr_t address;
 };
 
-// Further rounds that the banks need for one matrix's rows.
+// Further rounds that the banks need for one matrix's rows. What several lanes name is read once for all.
 static inline int conflicts(Fiber* const* lanes) {
   int uses[kBanks] = {}, most = 1;
-  for (int row = 0; row < kSide; row++)
-    for (int word = 0; word < 4; word++) {
-      const uintptr_t address = static_cast<const MatrixRow*>(lanes[row]->collective.in)->address;
-      most = std::max(most, ++uses[(address / 4 + word) % kBanks]);
-    }
+  uintptr_t addresses[kSide];
+  for (int row = 0; row < kSide; row++) {
+    addresses[row] = static_cast<const MatrixRow*>(lanes[row]->collective.in)->address;
+    if (std::find(addresses, addresses + row, addresses[row]) != addresses + row) continue;
+    for (int word = 0; word < 4; word++) most = std::max(most, ++uses[(addresses[row] / 4 + word) % kBanks]);
+  }
   return most - 1;
 }
 
@@ -120,7 +121,10 @@ static inline void mma_16x8x16(float (&sums)[4], const uint32_t (&a)[4], uint32_
   emulator::multiply_matrices<T>(sums, a, b0, b1);
 }
 
-static inline float exp2_fast(float x) { return std::exp2(x); }
+static inline float exp2_fast(float x) {
+  const float power = std::exp2(x);
+  return power < 0x1p-126f ? 0.0f : power;
+}
 
 static inline uint4 load_16(const void* from) {
   emulator::expect_aligned(from, 16, "a 16-byte load");

@@ -9,6 +9,7 @@ from typing import Any
 from kernels.cuda.arguments import as_number
 from kernels.cuda.module import Argument, Dim3, KernelModule
 from tests.kernels.emulator.build import FAST, build
+from tests.kernels.emulator.checks import Parameter, check_shape, mismatch
 
 FORWARD, BACKWARD, RANDOM = range(3)
 MESSAGE_BYTES = 400
@@ -86,11 +87,10 @@ class EmulatedModule:
     def launch(
         self, instance: str, grid: Dim3, block: Dim3, arguments: Sequence[Argument], shared_bytes: int = 0
     ) -> None:
-        """See KernelModule. Raises EmulationError."""
-        if 0 in grid:
-            raise ValueError(f"{instance}: a grid of {grid} blocks")
+        """See KernelModule. Raises EmulationError, ValueError and TypeError."""
+        check_shape(grid, block, shared_bytes)
         values = [as_number(argument).tobytes() for argument in arguments]
-        self._check(instance, [len(value) for value in values])
+        self._check(instance, arguments)
         kept = [ctypes.create_string_buffer(value, len(value)) for value in values]
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
         schedule = _Schedule(self._schedule.order, self._schedule.seed, self._schedule.poison)
@@ -102,12 +102,16 @@ class EmulatedModule:
         if failed:
             raise EmulationError(f"{instance}: {message.value.decode()}")
 
-    def _check(self, instance: str, sizes: list[int]) -> None:
+    def _check(self, instance: str, arguments: Sequence[Argument]) -> None:
         count = self._function(instance, "num_arguments")()
-        wanted = (ctypes.c_int32 * count)()
-        self._function(instance, "sizes")(wanted)
-        if sizes != list(wanted):
-            raise TypeError(f"{instance} takes arguments of {list(wanted)} bytes, not {sizes}")
+        if count != len(arguments):
+            raise TypeError(f"{instance} takes {count} arguments, not {len(arguments)}")
+        parameters = (Parameter * count)()
+        self._function(instance, "parameters")(parameters)
+        for place, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
+            problem = mismatch(argument, parameter)
+            if problem:
+                raise TypeError(f"{instance}, argument {place}: {problem}")
 
     def _function(self, instance: str, name: str) -> Any:
         return getattr(self._library, f"kernel{self._indices[instance]}_{name}")

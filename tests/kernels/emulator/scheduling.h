@@ -39,12 +39,21 @@ inline void Block::poison() {
   const SharedVariables variables = SharedVariables::find();
   if (variables.size != 0) memset(variables.begin, schedule_.poison, variables.size);
   memset(shared_.get(), schedule_.poison, shared_bytes_);
+  memset(shared_.get() + shared_bytes_, kUntouched, kBehind);
+}
+
+inline void Block::check_shared_memory() {
+  for (int i = 0; i < kBehind; i++)
+    if (shared_.get()[shared_bytes_ + i] != kUntouched && error.empty())
+      error = "written " + std::to_string(i) + " bytes past the " + std::to_string(shared_bytes_) +
+              " of dynamic shared memory";
 }
 
 inline void Block::run(uint3 which, void (*kernel)()) {
   index = which;
   poison();
   random_ = schedule_.seed * 2654435761u + (which.x + 40503u * (which.y + 40503u * which.z)) + 1;
+  random_ |= random_ == 0;  // where it would stay
   num_alive_ = num_threads_;
   ready_.clear();
   first_ready_ = 0;
@@ -61,6 +70,7 @@ inline void Block::run(uint3 which, void (*kernel)()) {
   goes_on(first->watched);
   emulator_switch(&launcher_stack_, first->stack);
   acquires(this);
+  check_shared_memory();
 }
 
 inline void Block::start(int thread, void (*kernel)()) {
@@ -124,9 +134,18 @@ inline void Block::suspend() {
        std::to_string(count(State::kEnded)) + " have ended");
 }
 
-inline void Block::meet(int id, int count) {
+static inline std::string name_of(const Place& place) {
+  const std::string file = place.file_name();
+  return "line " + std::to_string(place.line()) + " of " + file.substr(file.rfind('/') + 1);
+}
+
+inline void Block::meet(int id, int count, const Place& place) {
   Unwatched scope;
   Barrier& barrier = barriers_[id];
+  if (barrier.waiting.empty()) barrier.place = place;
+  if (barrier.place.line() != place.line() || strcmp(barrier.place.file_name(), place.file_name()) != 0)
+    fail("threads of a block are at different barriers: " + std::to_string(barrier.waiting.size()) + " at " +
+         name_of(barrier.place) + ", one at " + name_of(place));
   counts.barriers++;
   releases(&barrier);
   running->state = State::kAtBarrier;

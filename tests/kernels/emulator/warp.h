@@ -48,21 +48,21 @@ Value __shfl_sync(unsigned mask, Value value, int source, int width = 32) {
 
 template <class Value>
 Value __shfl_xor_sync(unsigned mask, Value value, int bits, int width = 32) {
-  const int lane = emulator::block->running->lane, other = lane ^ bits;
+  const int lane = emulator::block->running->lane, other = lane ^ (bits & (emulator::kWarp - 1));
   const bool is_beyond = (other & ~(width - 1)) > (lane & ~(width - 1));
   return emulator::shuffle(emulator::kShuffleXor, mask, value, is_beyond ? lane : other);
 }
 
 template <class Value>
 Value __shfl_down_sync(unsigned mask, Value value, unsigned distance, int width = 32) {
-  const int lane = emulator::block->running->lane, other = lane + static_cast<int>(distance);
+  const int lane = emulator::block->running->lane, other = lane + static_cast<int>(distance % emulator::kWarp);
   const bool is_beyond = (other & ~(width - 1)) != (lane & ~(width - 1));
   return emulator::shuffle(emulator::kShuffleDown, mask, value, is_beyond ? lane : other);
 }
 
 template <class Value>
 Value __shfl_up_sync(unsigned mask, Value value, unsigned distance, int width = 32) {
-  const int lane = emulator::block->running->lane, other = lane - static_cast<int>(distance);
+  const int lane = emulator::block->running->lane, other = lane - static_cast<int>(distance % emulator::kWarp);
   const bool is_beyond = other < (lane & ~(width - 1));
   return emulator::shuffle(emulator::kShuffleUp, mask, value, is_beyond ? lane : other);
 }

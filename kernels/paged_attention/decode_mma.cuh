@@ -2,7 +2,7 @@
 //
 // A block takes an item: some tiles of one sequence and one head of keys and values, for all heads of its group. Its four
 // warps take every fourth tile each, through a ring of their own that cp.async fills two tiles ahead: no barrier in the
-// loop. At the end the warps are merged, and the items of a sequence by combine.cuh.
+// loop. At the end the warps are merged, and the items of a sequence by combine_splits (merge.cuh).
 #pragma once
 #include "kernels/paged_attention/cache.cuh"
 #include "kernels/paged_attention/merge.cuh"
@@ -58,18 +58,18 @@ struct WarpRing {
 //   partial_sums       float [slots][heads][head_dim]; partial_stats: float [slots][heads][2], greatest score and weight
 //   query              T, query_stride from token to token, heads of head_dim beside each other
 //   caches             Kept, by strides; key_scales, value_scales: float [kv heads], or null: 1
-//   items              sequence (-1: none), first and end position, slot (-1: the sequence's only item)
+//   items              [][4]: sequence (-1: none), first and end position, slot (-1: the sequence's only item)
 //   block_tables       [sequences][table_stride]; cu_seqlens_q: [sequences + 1]; context_lens: [sequences]
 //   window             tokens that a query sees, itself included; 0: all
 template <class T, class Kept, int kHeadDim, int kGroup>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     decode_mma(T* out, float* partial_sums, float* partial_stats, const T* query, const Kept* key_cache,
-               const Kept* value_cache, const float* key_scales, const float* value_scales, const int4* items,
+               const Kept* value_cache, const float* key_scales, const float* value_scales, const int32_t* items,
                const int32_t* block_tables, const int32_t* cu_seqlens_q, const int32_t* context_lens, int table_stride,
                int block_shift, int64_t query_stride, int64_t block_stride, int64_t token_stride, int64_t head_stride,
                float scale, float soft_cap, int window) {
   static_assert(kGroup >= 1 && kGroup <= kTileRows);
-  const int4 item = items[blockIdx.x];
+  const int4 item = reinterpret_cast<const int4*>(items)[blockIdx.x];
   if (item.x < 0) return;
   const int kv_head = blockIdx.y, num_heads = gridDim.y * kGroup, first_head = kv_head * kGroup;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -59,13 +59,13 @@ struct LaneSums {
 template <class T, class Kept, int kHeadDim, int kGroup>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     decode_simt(T* out, float* partial_sums, float* partial_stats, const T* query, const Kept* key_cache,
-                const Kept* value_cache, const float* key_scales, const float* value_scales, const int4* items,
+                const Kept* value_cache, const float* key_scales, const float* value_scales, const int32_t* items,
                 const int32_t* block_tables, const int32_t* cu_seqlens_q, const int32_t* context_lens, int table_stride,
                 int block_shift, int64_t query_stride, int64_t block_stride, int64_t token_stride, int64_t head_stride,
                 float scale, float soft_cap, int window) {
   constexpr int kPiece = kNumbers<Kept>, kPieces = kHeadDim / kPiece, kLanes = power_of_two_from(kPieces);
   constexpr int kRows = 32 / kLanes;
-  const int4 item = items[blockIdx.x];
+  const int4 item = reinterpret_cast<const int4*>(items)[blockIdx.x];
   if (item.x < 0) return;
   const int kv_head = blockIdx.y, num_heads = gridDim.y * kGroup, first_head = kv_head * kGroup;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / kLanes, piece = lane % kLanes;

@@ -38,16 +38,16 @@ static __device__ __forceinline__ void write_merged(T* out, float* partial_sums,
 
 constexpr int kCombineThreads = 128;
 
-// A warp for each sequence and head: grid: heads * sequences / 4. splits: first slot and number of slots by sequence, the
-// latter 0 where the sequence has no partial results. Others as in decode_mma.cuh.
+// A warp for each sequence and head: grid: heads * sequences / 4. splits: [sequences][2], first slot and number of
+// slots, the latter 0 where the sequence has no partial results. Others as in decode_mma.cuh.
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kCombineThreads)
-    combine_splits(T* out, const float* partial_sums, const float* partial_stats, const int2* splits,
+    combine_splits(T* out, const float* partial_sums, const float* partial_stats, const int32_t* splits,
                    const int32_t* cu_seqlens_q, int num_heads, int num_sequences) {
   const int index = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int sequence = index / num_heads, head = index % num_heads;
   if (sequence >= num_sequences) return;
-  const int2 split = splits[sequence];
+  const int2 split = reinterpret_cast<const int2*>(splits)[sequence];
   if (split.y == 0) return;
   float greatest = minus_infinity();
   for (int i = lane; i < split.y; i += 32)

@@ -56,18 +56,18 @@ static __device__ __forceinline__ void begin_tiles(Kept* shared, const CachedHea
   cp_async_commit();
 }
 
-// Grid: items, key/value heads. items: sequence (-1: none) and first row of 64; row r of a sequence is head r % kGroup of the
-// group for its query r / kGroup. Others as in decode_mma.cuh.
+// Grid: items, key/value heads. items: [][2], sequence (-1: none) and first row of 64; row r of a sequence is head
+// r % kGroup of the group for its query r / kGroup. Others as in decode_mma.cuh.
 template <class T, class Kept, int kHeadDim, int kGroup, int kColumns>
 __global__ void __launch_bounds__(kPrefillThreads, 2)
     prefill_mma(T* out, const T* query, const Kept* key_cache, const Kept* value_cache, const float* key_scales,
-                const float* value_scales, const int2* items, const int32_t* block_tables, const int32_t* cu_seqlens_q,
+                const float* value_scales, const int32_t* items, const int32_t* block_tables, const int32_t* cu_seqlens_q,
                 const int32_t* context_lens, int table_stride, int block_shift, int64_t query_stride,
                 int64_t block_stride, int64_t token_stride, int64_t head_stride, float scale, float soft_cap,
                 int window) {
   using Memory = PrefillMemory<T, Kept, kHeadDim, kColumns>;
   constexpr int kTiles = kColumns / kTileTokens;
-  const int2 item = items[blockIdx.x];
+  const int2 item = reinterpret_cast<const int2*>(items)[blockIdx.x];
   if (item.x < 0) return;
   const int kv_head = blockIdx.y, num_heads = gridDim.y * kGroup, first_head = kv_head * kGroup;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

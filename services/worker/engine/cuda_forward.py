@@ -1,0 +1,94 @@
+"""A step on a device: columns in, one computation or one replay, sampled tokens out."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.cuda.module import LoadKernels
+from kernels.sampling.rows import NOT_FINITE, Row, Sampled
+from services.worker.engine.cuda_buffers import HeadCounts, StepBuffers
+from services.worker.engine.cuda_graphs import DecodeGraphs, is_plain_decode, ladder
+from services.worker.engine.interface import RowSampling, StepInput, StepOutput
+from services.worker.engine.reports import to_messages
+from services.worker.models.cuda import CudaDecoder, Limits, StepTensors
+from services.worker.models.decoder import Decoder
+from shared.messages.sampling import Sampling
+from shared.repository.config import ModelConfig
+
+# Samples float32 logits [R, vocabulary], which it may overwrite, as rows and output positions say.
+Sample = Callable[[Tensor, Sequence[Row], NDArray[np.int32]], Sampled]
+
+
+class CudaForward:
+    """See Forward. kv_cache: [layers, 2, num_blocks, block_size, K, D]."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: ModelConfig,
+        cos_sin: Tensor,
+        kv_cache: Tensor,
+        limits: Limits,
+        load: LoadKernels,
+        sample: Sample,
+    ) -> None:
+        """decoder, cos_sin, kv_cache: on the device. Raises ValueError for a shape that has no kernel."""
+        self.kernels = "cuda"
+        self.kv_cache = kv_cache
+        self._limits = limits
+        self._sample = sample
+        block_size, device = kv_cache.shape[3], kv_cache.device
+        self._block_size = block_size
+        heads = HeadCounts(config.num_attention_heads, config.num_key_value_heads, frozenset(decoder.windows()))
+        self._decoder = CudaDecoder(decoder, cos_sin, kv_cache.dtype, block_size, limits, load)
+        self._buffers = StepBuffers(heads, limits, -(-len(cos_sin) // block_size), device)
+        self._graphs = DecodeGraphs(self._compute, ladder(limits.max_num_seqs))
+
+    def capture(self) -> None:
+        """Captures decode steps of all sizes; on a CUDA device alone."""
+        for _ in self._graphs.capture_all(self._idle_columns):
+            pass
+
+    def run(self, batch: StepInput) -> StepOutput:
+        """See Forward."""
+        logits, is_finite = self._step(batch)
+        sampled = self._sample(logits, batch.rows, batch.output_positions)
+        output = StepOutput(sampled.tokens, to_messages(sampled.logprobs), sampled.errors)
+        tokens = is_finite.cpu().numpy()
+        if not tokens.all():
+            sequences = np.searchsorted(batch.cu_seqlens_q, np.flatnonzero(~tokens), side="right") - 1
+            output.failed = dict.fromkeys(sequences.tolist(), NOT_FINITE)
+        return output
+
+    def compute_logits(self, batch: StepInput) -> Tensor:
+        """See Forward."""
+        return self._step(batch)[0].clone()
+
+    def _step(self, batch: StepInput) -> tuple[Tensor, Tensor]:
+        """Logits of the batch's rows, and whether its tokens are finite."""
+        size = self._graphs.size_for(len(batch.context_lens)) if is_plain_decode(batch) else None
+        columns = self._buffers.load(batch, size)
+        logits, is_finite = self._compute(columns) if size is None else self._graphs.replay(size)
+        return logits[: len(batch.sampled)], is_finite[: len(batch.token_ids)]
+
+    def _compute(self, columns: StepTensors) -> tuple[Tensor, Tensor]:
+        return self._decoder(columns, self.kv_cache)
+
+    def _idle_columns(self, size: int) -> StepTensors:
+        """Of a step of so many sequences of one token, whose keys and values go nowhere."""
+        ones = np.ones(size, dtype=np.int32)
+        idle = RowSampling(sampling=Sampling(max_tokens=1), num_prompt_tokens=1)
+        batch = StepInput(
+            token_ids=np.zeros(size, dtype=np.int32),
+            positions=np.zeros(size, dtype=np.int64),
+            slot_mapping=np.full(size, -1, dtype=np.int64),
+            cu_seqlens_q=np.arange(size + 1, dtype=np.int32),
+            context_lens=ones,
+            block_tables=np.zeros((size, 1), dtype=np.int32),
+            sampled=np.arange(size, dtype=np.int32),
+            output_positions=np.zeros(size, dtype=np.int32),
+            rows=[idle] * size,
+        )
+        return self._buffers.load(batch, size)

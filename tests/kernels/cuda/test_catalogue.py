@@ -47,6 +47,14 @@ def test_all_instances_hold_on_the_other_architectures(kernels: Kernels, arch: s
     assert_holds(kernels, kernels.instances, arch, tmp_path)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("kernels", [kernels for kernels in CATALOGUE if kernels.more], ids=names)
+def test_further_instances_hold_on_all_architectures(kernels: Kernels, arch: str, tmp_path: Path) -> None:
+    assert_holds(kernels, kernels.more, arch, tmp_path)
+
+
 def assert_holds(kernels: Kernels, instances: object, arch: str, folder: Path) -> None:
     assert isinstance(instances, list | tuple)
     compiled = CubinCache().get(kernels.source, instances, arch)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from kernels.check.case import Case, Size
 from kernels.kv_blocks import check as kv_blocks
 from kernels.kv_cache_write import check as kv_cache_write
+from kernels.quant_matmul import check as quant_matmul
 from kernels.rms_norm import check as rms_norm
 from kernels.rope import check as rope
 from kernels.silu_and_mul import check as silu_and_mul
@@ -15,6 +16,7 @@ _MAKERS: tuple[Callable[[Size], list[Case]], ...] = (
     rope.cases,
     kv_cache_write.cases,
     kv_blocks.cases,
+    quant_matmul.cases,
 )
 
 

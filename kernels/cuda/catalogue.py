@@ -13,6 +13,7 @@ from kernels.kv_blocks import cuda as kv_blocks
 from kernels.kv_cache_write import cuda as kv_cache_write
 from kernels.rms_norm import cuda as rms_norm
 from kernels.rope import cuda as rope
+from kernels.sampling import cuda as sampling
 from kernels.silu_and_mul import cuda as silu_and_mul
 
 ARCHES = ("sm_80", "sm_89", "sm_90", "sm_100")
@@ -46,4 +47,10 @@ CATALOGUE: tuple[Kernels, ...] = (
         max_registers=40,
     ),
     Kernels("kv_blocks", kv_blocks.SOURCE, [kv_blocks.INSTANCE], max_registers=40),
+    Kernels(
+        "sampling",
+        sampling.SOURCE,
+        [sampling.instance(dtype) for dtype in sampling.DTYPES],
+        max_registers=64,  # two blocks on a multiprocessor
+    ),
 )

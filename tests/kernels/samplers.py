@@ -1,4 +1,4 @@
-"""The samplers of the CPU behind one face: torch, and C++ at every instruction level that this machine has."""
+"""The samplers behind one face: torch, C++ at every level of instructions that there is, and CUDA in the emulator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from kernels.native.library import load_library
 from kernels.sampling import cpu, native
+from kernels.sampling.cuda import Sampling
+from kernels.sampling.cuda_rows import Limits
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import Sampled
+from tests.kernels.emulator.module import SCHEDULES, Schedule, load_emulated
 from tests.kernels.sampling_rows import SampledRow, positions_of
 
 
@@ -43,11 +46,32 @@ def sample_by_torch(logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
     return cpu.sample(batch_of(logits, len(rows)), rows, positions_of(rows))
 
 
+class EmulatedSampler:
+    """The CUDA sampler in the emulator. Logits are rounded to the dtype."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, schedule: Schedule = SCHEDULES[0]) -> None:
+        self._dtype = dtype
+        self._schedule = schedule
+
+    def __call__(self, logits: NDArray[np.float32], *rows: SampledRow) -> Sampled:
+        batch = batch_of(logits, len(rows)).to(self._dtype)
+        sampling = new_sampling(batch.shape[1], max(len(rows), 1), self._dtype, self._schedule)
+        return sampling(batch, rows, positions_of(rows))
+
+
+def new_sampling(
+    vocab_size: int, max_rows: int, dtype: torch.dtype = torch.float32, schedule: Schedule = SCHEDULES[0]
+) -> Sampling:
+    """With room for some hundred log-probabilities, biases and tokens of history a row; its buffers hold no numbers."""
+    limits = Limits(vocab_size, max_rows, max_history_tokens=100 * max_rows, max_biases=100 * max_rows, max_top=450)
+    return Sampling(load_emulated(schedule), dtype, limits)
+
+
 @contextmanager
 def sampler(name: str) -> Iterator[Sample]:
-    """The sampler called "torch", or that of a level."""
-    if name == "torch":
-        yield sample_by_torch
+    """The sampler called "torch", that of CUDA in the emulator, called "emulated", or that of a level."""
+    if name in ("torch", "emulated"):
+        yield sample_by_torch if name == "torch" else EmulatedSampler()
         return
     one = Native(name)
     try:

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+VOCABULARY = 257
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,33 @@ def positions_of(rows: Sequence[SampledRow]) -> NDArray[np.int32]:
 def random_logits(seed: int, size: int, spread: float = 3.0) -> NDArray[np.float32]:
     """Normally distributed logits: float32 [size]."""
     return (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> SampledRow:
+    """Rows of whatever parameters, for logits of VOCABULARY."""
+    token = st.integers(0, VOCABULARY - 1)
+    ids = st.lists(token, max_size=5).map(tuple)
+    params = Params(
+        min_tokens=draw(st.integers(0, 3)),
+        temperature=draw(st.sampled_from([0.0, 1e-40, 0.3, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([-1, 0, 1, 2, 50, 10_000])),
+        top_p=draw(st.sampled_from([1e-6, 0.3, 0.9, 0.999999, 1.0])),
+        min_p=draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])),
+        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+        stop_token_ids=draw(ids),
+        eos_token_ids=draw(ids),
+        presence_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
+        frequency_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
+        repetition_penalty=draw(st.sampled_from([1.0, 0.5, 1.7])),
+        logit_bias=draw(st.dictionaries(token, st.floats(-100, 100, width=32), max_size=4)),
+        bad_token_ids=draw(ids),
+        allowed_token_ids=draw(
+            st.one_of(st.just(()), st.lists(token, min_size=30, max_size=40, unique=True).map(tuple))
+        ),
+    )
+    history = draw(st.lists(token, max_size=20))
+    prompt = draw(st.integers(0, len(history)))
+    forbidden = draw(st.one_of(st.none(), st.sets(token, max_size=20)))
+    mask = None if forbidden is None else mask_of(set(range(VOCABULARY)) - forbidden, VOCABULARY)
+    return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32), mask)

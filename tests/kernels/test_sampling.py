@@ -1,4 +1,4 @@
-"""Sampling: in torch and in C++ against the reference, and what must hold whatever the parameters."""
+"""Sampling: in torch, in C++ and in CUDA against the reference, and what must hold whatever the parameters."""
 
 from collections.abc import Iterator
 
@@ -9,44 +9,22 @@ from hypothesis import strategies as st
 
 from kernels.sampling import reference
 from tests.kernels.samplers import Sample, sampler
-from tests.kernels.sampling_rows import Params, SampledRow, mask_of, random_logits, row
+from tests.kernels.sampling_rows import VOCABULARY, SampledRow, mask_of, random_logits, row, rows
 
-VOCABULARY = 257
+SAMPLERS = ["torch", "avx2", "avx512"]
 
 
-@pytest.fixture(params=["torch", "avx2", "avx512"], scope="module")
+@pytest.fixture(params=[*SAMPLERS, "emulated"], scope="module")
 def sample(request: pytest.FixtureRequest) -> Iterator[Sample]:
     with sampler(request.param) as one:
         yield one
 
 
-@st.composite
-def rows(draw: st.DrawFn) -> SampledRow:
-    token = st.integers(0, VOCABULARY - 1)
-    ids = st.lists(token, max_size=5).map(tuple)
-    params = Params(
-        min_tokens=draw(st.integers(0, 3)),
-        temperature=draw(st.sampled_from([0.0, 1e-40, 0.3, 1.0, 2.0])),
-        top_k=draw(st.sampled_from([-1, 0, 1, 2, 50, 10_000])),
-        top_p=draw(st.sampled_from([1e-6, 0.3, 0.9, 0.999999, 1.0])),
-        min_p=draw(st.sampled_from([0.0, 0.01, 0.5, 1.0])),
-        seed=draw(st.integers(-(2**63), 2**63 - 1)),
-        stop_token_ids=draw(ids),
-        eos_token_ids=draw(ids),
-        presence_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
-        frequency_penalty=draw(st.sampled_from([0.0, -2.0, 1.5])),
-        repetition_penalty=draw(st.sampled_from([1.0, 0.5, 1.7])),
-        logit_bias=draw(st.dictionaries(token, st.floats(-100, 100, width=32), max_size=4)),
-        bad_token_ids=draw(ids),
-        allowed_token_ids=draw(
-            st.one_of(st.just(()), st.lists(token, min_size=30, max_size=40, unique=True).map(tuple))
-        ),
-    )
-    history = draw(st.lists(token, max_size=20))
-    prompt = draw(st.integers(0, len(history)))
-    forbidden = draw(st.one_of(st.none(), st.sets(token, max_size=20)))
-    mask = None if forbidden is None else mask_of(set(range(VOCABULARY)) - forbidden, VOCABULARY)
-    return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32), mask)
+@pytest.fixture(params=SAMPLERS, scope="module")
+def fast(request: pytest.FixtureRequest) -> Iterator[Sample]:
+    """For thousands of rows."""
+    with sampler(request.param) as one:
+        yield one
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,28 +52,28 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.8])
-def test_draws_follow_the_softmax(sample: Sample, temperature: float) -> None:
+def test_draws_follow_the_softmax(fast: Sample, temperature: float) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0, 0.5, 1.5, -0.5, 0.2], dtype=np.float32)
     batch = [row(seed=seed, position=seed % 3, temperature=temperature) for seed in range(6000)]
-    counts = np.bincount(sample(logits, *batch).tokens, minlength=8)
+    counts = np.bincount(fast(logits, *batch).tokens, minlength=8)
     weights = np.exp(logits.astype(np.float64) / temperature)
     # 24.3: a chi-square of 7 degrees of freedom exceeds it once in a thousand
     assert chi_square(counts, 6000 * weights / weights.sum()) < 24.3
 
 
-def test_draws_at_positions_of_one_seed_are_independent(sample: Sample) -> None:
+def test_draws_at_positions_of_one_seed_are_independent(fast: Sample) -> None:
     logits = np.zeros(4, dtype=np.float32)
-    tokens = sample(logits, *[row(seed=99, position=position) for position in range(8000)]).tokens
+    tokens = fast(logits, *[row(seed=99, position=position) for position in range(8000)]).tokens
     pairs = np.bincount(tokens[:-1:2] * 4 + tokens[1::2], minlength=16)
     assert chi_square(pairs, np.full(16, 4000 / 16)) < 37.7
 
 
-def test_a_filtered_draw_follows_the_rest_of_the_softmax(sample: Sample) -> None:
+def test_a_filtered_draw_follows_the_rest_of_the_softmax(fast: Sample) -> None:
     logits = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32))
     cases = [({"top_k": 3}, 3), ({"top_p": 0.85}, 3), ({"min_p": 0.4}, 3), ({"top_k": 4, "top_p": 0.5}, 2)]
     for params, num_left in cases:
         batch = [row(seed=seed, **params) for seed in range(4000)]
-        counts = np.bincount(sample(logits, *batch).tokens, minlength=5)
+        counts = np.bincount(fast(logits, *batch).tokens, minlength=5)
         assert counts[num_left:].sum() == 0
         probabilities = np.exp(logits[:num_left].astype(np.float64))
         assert chi_square(counts[:num_left], 4000 * probabilities / probabilities.sum()) < 13.8

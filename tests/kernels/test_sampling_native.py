@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from kernels.sampling import cpu, philox, reference
+from kernels.sampling import cpu, reference
 from kernels.sampling.native import sample_native
 from kernels.sampling.native_rows import RowBatches
 from kernels.sampling.rows import NOT_FINITE, Row
 from tests.kernels.samplers import Native, sample_by_torch
-from tests.kernels.sampling_rows import SampledRow, mask_of, positions_of, random_logits, row
+from tests.kernels.sampling_cases import LOGITS, PARAMETERS, assert_same_tokens
+from tests.kernels.sampling_rows import mask_of, positions_of, random_logits, row
 
-VOCABULARY = 49_152
 FIRST = np.zeros(1, dtype=np.int32)  # output position of a single row
 
 
@@ -27,65 +26,12 @@ def native(request: pytest.FixtureRequest) -> Iterator[Native]:
     one.close()
 
 
-def rounded(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As bfloat16 products round them: with many equals."""
-    return torch.from_numpy(logits).bfloat16().float().numpy()
-
-
-def peaked(seed: int) -> NDArray[np.float32]:
-    """A few likely tokens above a heap of unlikely ones, as a language model has them."""
-    generator = np.random.default_rng(seed)
-    heap = 2.5 * generator.standard_normal(VOCABULARY)
-    heap[generator.integers(0, VOCABULARY, 30)] = 11 + 4 * generator.standard_normal(30)
-    return heap.astype(np.float32)
-
-
-LOGITS = {
-    "wide": lambda seed: random_logits(seed, VOCABULARY),
-    "narrow": lambda seed: random_logits(seed, VOCABULARY, spread=0.1),
-    "peaked": peaked,
-    "rounded": lambda seed: rounded(random_logits(seed, VOCABULARY)),
-    "equal": lambda seed: np.zeros(VOCABULARY, dtype=np.float32),
-}
-PARAMETERS = [
-    {},
-    {"temperature": 0.6},
-    {"top_p": 0.9},
-    {"top_p": 0.4, "temperature": 1.3},
-    {"top_p": 1e-6},
-    {"top_k": 1},
-    {"top_k": 50},
-    {"top_k": 20, "top_p": 0.95, "temperature": 0.6},
-    {"top_k": 9000, "top_p": 0.8},
-    {"top_k": VOCABULARY - 1},
-    {"min_p": 0.02},
-    {"min_p": 1.0},
-    {"min_p": 0.01, "top_k": 300, "top_p": 0.7},
-    {"temperature": 0.0, "repetition_penalty": 1.3, "history": [5, 7, 7, 100, 7], "num_prompt_tokens": 2},
-    {"presence_penalty": 0.7, "frequency_penalty": 0.3, "history": [5, 7, 7, 100, 7], "num_prompt_tokens": 2},
-    {"allowed_token_ids": tuple(range(3, 40_000, 7)), "bad_token_ids": (10, 17), "top_p": 0.5},
-]
-
-
-def gap_of_best_keys(logits: NDArray[np.float32], one: SampledRow, tokens: tuple[int, int]) -> float:
-    """How far apart the keys of two tokens are: below 1e-5 two samplers may differ."""
-    changed = reference.modified(logits, one, one.position)
-    scaled = (changed - changed.max()) / np.float32(one.sampling.temperature)
-    noise = philox.gumbel(one.sampling.seed, one.position, np.sort(np.array(tokens, dtype=np.int64)))
-    keys = scaled[np.sort(tokens)] + noise
-    return float(abs(keys[0] - keys[1]))
-
-
 @pytest.mark.parametrize("kind", LOGITS)
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
 def test_the_same_tokens_as_torch(native: Native, kind: str, parameters: dict[str, object]) -> None:
     batch = [row(seed=977 * seed + 5, position=seed, **parameters) for seed in range(6)]
     logits = np.stack([LOGITS[kind](seed) for seed in range(len(batch))])
-    expected, result = sample_by_torch(logits, *batch), native(logits, *batch)
-    assert result.errors == expected.errors == {}
-    for index in np.flatnonzero(result.tokens != expected.tokens).tolist():
-        tokens = int(result.tokens[index]), int(expected.tokens[index])
-        assert gap_of_best_keys(logits[index], batch[index], tokens) < 1e-5
+    assert_same_tokens(native(logits, *batch), sample_by_torch(logits, *batch), logits, batch)
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,14 +7,15 @@ import msgspec
 from shared.config import ServiceConfig
 
 # A CPU computes 512 tokens in a tenth of a second, and whoever streams meanwhile waits for it.
-BATCHED_TOKENS = {"cpu": 512, "fake": 8192}
+BATCHED_TOKENS = {"cpu": 512, "cuda": 8192, "fake": 8192}
 
 
 class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """See `tokenbus worker --help`."""
 
     engine: Annotated[
-        Literal["cpu", "fake"], msgspec.Meta(description="cpu runs the model, fake makes tokens up at a given pace")
+        Literal["cpu", "cuda", "fake"],
+        msgspec.Meta(description="cpu and cuda run the model there, fake makes tokens up at a given pace"),
     ] = "cpu"
     model: Annotated[
         str, msgspec.Meta(description="name in the model repository; a known one is added if absent", min_length=1)
@@ -24,7 +25,7 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         str, msgspec.Meta(description="folder of the model repository; none: $XDG_DATA_HOME/tokenbus/models")
     ] = ""
     dtype: Annotated[
-        Literal["auto", "bfloat16", "float32"],
+        Literal["auto", "bfloat16", "float16", "float32"],
         msgspec.Meta(
             description="of weights and KV; auto: the model's own, but float32 if torch computes it without AVX-512"
         ),
@@ -42,7 +43,7 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     max_num_seqs: Annotated[int, msgspec.Meta(description="most sequences in one step", ge=1, le=65536)] = 64
     max_num_batched_tokens: Annotated[
         int,
-        msgspec.Meta(description="most tokens in one step; 0: 512 with cpu, 8192 with fake, as a GPU would take", ge=0),
+        msgspec.Meta(description="most tokens in one step; 0: 512 with cpu, 8192 with cuda and fake", ge=0),
     ] = 0
     block_size: Annotated[int, msgspec.Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
     gpu_memory_utilization: Annotated[
@@ -52,6 +53,12 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="bytes of KV memory; none: from gpu_memory_utilization"),
     ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8"], msgspec.Meta(description="cuda engine: auto is the dtype of activations, fp8 is e4m3")
+    ] = "auto"
+    enforce_eager: Annotated[
+        bool, msgspec.Meta(description="cuda engine: launch each kernel of a decode step, capture no CUDA graphs")
+    ] = False
     enable_prefix_caching: Annotated[bool, msgspec.Meta(description="reuse the KV of equal prefixes")] = True
     num_threads: Annotated[
         int, msgspec.Meta(description="cpu engine: threads of one step; 0: torch's own choice", ge=0)

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.engine.interface import Engine, StepInput, StepOutput
-from services.worker.engine.isolation import EngineBroken, is_out_of_memory, step_one_by_one
+from services.worker.engine.isolation import EngineBroken, is_out_of_memory, is_sticky, step_one_by_one
 from services.worker.native_threads import NativeThread
 from shared.messages.codec import encode
 from shared.messages.pipeline import Rows
@@ -167,6 +167,8 @@ class EngineThread:
         try:
             output = self._engine.step(step.batch)
         except Exception as error:
+            if is_sticky(error):
+                raise EngineBroken(f"the device's context is lost: {error}") from error
             failure: Failure = "out_of_memory" if is_out_of_memory(error) else "exception"
             self._log.exception("the step failed; trying its sequences one by one", step=step.number, failure=failure)
         else:

@@ -30,6 +30,7 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
 
     around_build: of the C++ kernels, should they have to be built.
     """
+    _check(config)
     repository = ModelRepository(Path(config.model_repository) if config.model_repository else None)
     try:
         version = config.model_version
@@ -38,7 +39,15 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
         raise StartError(str(error)) from error
     if config.engine == "fake":
         return with_faults(load_fake_engine(model, config), model, config)
-    return with_faults(_load_cpu_engine(model, config, around_build), model, config)
+    return with_faults(_load_model_engine(model, config, around_build), model, config)
+
+
+def _check(config: WorkerConfig) -> None:
+    """Options that the engine does not know. Raises StartError."""
+    if config.engine != "cuda" and config.kv_cache_dtype != "auto":
+        raise StartError(f"kv_cache_dtype {config.kv_cache_dtype} is for engine cuda, not {config.engine}")
+    if config.engine == "cuda" and config.quantization != "none":
+        raise StartError(f"quantization {config.quantization} is for engine cpu, not cuda")
 
 
 def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
@@ -90,15 +99,19 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
     )
 
 
-def _load_cpu_engine(model: StoredModel, config: WorkerConfig, around_build: AroundBuild) -> Engine:
+def _load_model_engine(model: StoredModel, config: WorkerConfig, around_build: AroundBuild) -> Engine:
+    """On a CPU or a CUDA device."""
     sleep_while_waiting()
     # Imported here because it imports torch, which a fake engine can do without: seconds and 200 MB.
     from services.worker.engine.cpu import CpuEngine
+    from services.worker.engine.cuda import CudaEngine
     from services.worker.engine.options import EngineError
     from services.worker.models.parameters import WeightsError
     from services.worker.models.registry import UnknownArchitecture
 
     try:
+        if config.engine == "cuda":
+            return CudaEngine.load(model, config)
         engine = CpuEngine.load(model, config, around_build)
     except (EngineError, UnknownArchitecture, WeightsError, ModelError) as error:
         raise StartError(str(error)) from error

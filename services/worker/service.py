@@ -13,6 +13,7 @@ from services.worker.core.oversize import without_rows
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
 from services.worker.core.stuck_clock import StuckClock
+from services.worker.device_metrics import measure_device
 from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
 from services.worker.frame_sender import FrameSender
@@ -49,6 +50,7 @@ async def serve(host: ServiceHost, config: WorkerConfig) -> None:
     engine = await host.unless_stopping(run_in_native_thread(load_engine, config, around_build))
     if engine is None:
         return
+    measure_device(engine)
     warming: dict[str, object] = {"state": "warming up", "model": engine.model, "device": engine.device}
     host.health = lambda: Health(False, warming, ["model"])
     # Only from here: importing large libraries may keep the GIL for long.

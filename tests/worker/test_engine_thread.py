@@ -3,15 +3,16 @@
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 import structlog
+import torch
 
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.engine.interface import StepInput, StepOutput
-from services.worker.engine.isolation import EngineBroken, step_one_by_one
+from services.worker.engine.isolation import EngineBroken, is_sticky, step_one_by_one
 from services.worker.engine_thread import (
     MAX_FAILURES_IN_A_ROW,
     EngineFailed,
@@ -288,6 +289,38 @@ def test_it_says_for_how_long_it_has_been_busy() -> None:
         may_end.set()
         bench.next_step()
         assert bench.thread.busy_s == 0
+
+
+class CUDADriverError(RuntimeError):
+    """As CuPy names one."""
+
+
+@pytest.mark.parametrize("kind", [torch.AcceleratorError, CUDADriverError])
+def test_nothing_is_asked_of_a_device_whose_context_is_lost(kind: Callable[[str], RuntimeError]) -> None:
+    """Each sequence alone would fail as well, and be blamed for it."""
+    steps: list[StepInput] = []
+
+    def fail(batch: StepInput) -> StepOutput:
+        steps.append(batch)
+        raise kind("CUDA error: an illegal memory access was encountered")
+
+    with running() as bench:
+        bench.open_epoch(1)
+        for number in range(2):
+            bench.leader.add(Planned(number, [1, 2], Sampling(max_tokens=3)))
+        bench.engine.step = fail  # type: ignore[method-assign]
+        bench.submit()
+        outcome = bench.next_outcome()
+        assert isinstance(outcome, EngineFailed)
+        assert isinstance(outcome.error, EngineBroken)
+        assert "illegal memory access" in str(outcome.error)
+    assert len(steps) == 1
+
+
+def test_a_device_without_memory_has_not_lost_its_context() -> None:
+    assert not is_sticky(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_sticky(torch.AcceleratorError("CUDA error: out of memory"))
+    assert not is_sticky(RuntimeError("shape mismatch"))
 
 
 def test_one_by_one_equals_the_whole_step() -> None:

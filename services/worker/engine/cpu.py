@@ -1,6 +1,5 @@
 """The engine on a CPU: one step at a time, in C++ kernels or, where those cannot, in torch."""
 
-import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,25 +7,25 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.decoder.model import Shape
 from kernels.native.build import AroundBuild
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
-from services.worker.engine.interface import RowSampling, StepInput, StepOutput
+from services.worker.engine.interface import StepInput, StepOutput
 from services.worker.engine.kernel_choice import choose_kernels
 from services.worker.engine.memory import available_memory_bytes, claim_first_blocks, num_kv_blocks
 from services.worker.engine.native_forward import NativeForward
 from services.worker.engine.options import EngineOptions, resolve_max_model_len
 from services.worker.engine.quantization import packer_for
+from services.worker.engine.spoiled_blocks import find_spoiled_blocks
 from services.worker.engine.torch_forward import TorchForward
+from services.worker.engine.warm_up import warm_up_step
 from services.worker.models.native import build_native, padded_inner_size
 from services.worker.models.packers import Bf16Packer, Packer
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
-from shared.messages.sampling import Sampling
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
@@ -101,7 +100,7 @@ class CpuEngine:
         num_tokens = min(self._max_num_batched_tokens, self.max_model_len)
         num_rows = min(self._max_num_seqs, self._max_num_batched_tokens)
         for query_lens in ([num_tokens], [1] * num_rows, [1]):
-            self.step(_warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
+            self.step(warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
 
     def step(self, batch: StepInput) -> StepOutput:
         """Computes all tokens of the batch, writes their KV, samples the rows asked for.
@@ -111,21 +110,12 @@ class CpuEngine:
         """
         output = self.forward.run(batch)
         if output.errors or output.failed:
-            output.spoiled_blocks = self._spoiled_blocks(batch, output)
+            output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
         return output
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """step without the sampling: writes the KV of all tokens, returns float32 [R, vocabulary] for the rows."""
         return self.forward.compute_logits(batch)
-
-    def _spoiled_blocks(self, batch: StepInput, output: StepOutput) -> list[int]:
-        """Of the blocks of failed sequences those with values that are not finite, whoever wrote them."""
-        failed = {*output.failed, *(int(batch.sampled[row]) for row in output.errors)}
-        used = -(-batch.context_lens // self.block_size)
-        blocks = sorted({block for index in failed for block in batch.block_tables[index, : used[index]].tolist()})
-        held = self.forward.kv_cache[:, :, torch.tensor(blocks, dtype=torch.int64)].transpose(0, 2)
-        finite = torch.isfinite(held).flatten(1).all(dim=1).tolist()
-        return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
 
 
 def _native_shape(config: ModelConfig, options: EngineOptions) -> Shape:
@@ -142,22 +132,4 @@ def _native_shape(config: ModelConfig, options: EngineOptions) -> Shape:
         num_blocks=0,
         max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
         max_num_seqs=options.max_num_seqs,
-    )
-
-
-def _warm_up_step(query_lens: NDArray[np.int32], block_size: int) -> StepInput:
-    """Sequences of new tokens only, whose keys and values go nowhere; what comes out means nothing."""
-    positions = np.concatenate([np.arange(length, dtype=np.int64) for length in query_lens])
-    num_sequences, num_blocks = len(query_lens), math.ceil(query_lens.max() / block_size)
-    sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.9)
-    return StepInput(
-        token_ids=np.zeros(len(positions), dtype=np.int32),
-        positions=positions,
-        slot_mapping=np.full(len(positions), -1, dtype=np.int64),
-        cu_seqlens_q=np.concatenate(([0], np.cumsum(query_lens))).astype(np.int32),
-        context_lens=query_lens,
-        block_tables=np.zeros((num_sequences, num_blocks), dtype=np.int32),
-        sampled=np.arange(num_sequences, dtype=np.int32),
-        output_positions=np.zeros(num_sequences, dtype=np.int32),
-        rows=[RowSampling(sampling=sampling, num_prompt_tokens=1) for _ in range(num_sequences)],
     )

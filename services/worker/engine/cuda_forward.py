@@ -10,11 +10,11 @@ from kernels.cuda.module import LoadKernels
 from kernels.sampling.rows import NOT_FINITE, Row, Sampled
 from services.worker.engine.cuda_buffers import HeadCounts, StepBuffers
 from services.worker.engine.cuda_graphs import DecodeGraphs, is_plain_decode, ladder
-from services.worker.engine.interface import RowSampling, StepInput, StepOutput
+from services.worker.engine.interface import StepInput, StepOutput
 from services.worker.engine.reports import to_messages
+from services.worker.engine.warm_up import warm_up_step
 from services.worker.models.cuda import CudaDecoder, Limits, StepTensors
 from services.worker.models.decoder import Decoder
-from shared.messages.sampling import Sampling
 from shared.repository.config import ModelConfig
 
 # Samples float32 logits [R, vocabulary], which it may overwrite, as rows and output positions say.
@@ -45,6 +45,14 @@ class CudaForward:
         self._decoder = CudaDecoder(decoder, cos_sin, kv_cache.dtype, block_size, limits, load)
         self._buffers = StepBuffers(heads, limits, -(-len(cos_sin) // block_size), device)
         self._graphs = DecodeGraphs(self._compute, ladder(limits.max_num_seqs))
+
+    def use_cache(self, kv_cache: Tensor) -> None:
+        """Another cache of the same shape but for the number of blocks; before capture."""
+        self.kv_cache = kv_cache
+
+    def graph_bytes(self) -> int:
+        """What captured decode steps will keep of the device's memory."""
+        return self._graphs.measure(self._idle_columns)
 
     def capture(self) -> None:
         """Captures decode steps of all sizes; on a CUDA device alone."""
@@ -78,17 +86,5 @@ class CudaForward:
 
     def _idle_columns(self, size: int) -> StepTensors:
         """Of a step of so many sequences of one token, whose keys and values go nowhere."""
-        ones = np.ones(size, dtype=np.int32)
-        idle = RowSampling(sampling=Sampling(max_tokens=1), num_prompt_tokens=1)
-        batch = StepInput(
-            token_ids=np.zeros(size, dtype=np.int32),
-            positions=np.zeros(size, dtype=np.int64),
-            slot_mapping=np.full(size, -1, dtype=np.int64),
-            cu_seqlens_q=np.arange(size + 1, dtype=np.int32),
-            context_lens=ones,
-            block_tables=np.zeros((size, 1), dtype=np.int32),
-            sampled=np.arange(size, dtype=np.int32),
-            output_positions=np.zeros(size, dtype=np.int32),
-            rows=[idle] * size,
-        )
+        batch = warm_up_step(np.ones(size, dtype=np.int32), self._block_size)
         return self._buffers.load(batch, size)

@@ -66,6 +66,16 @@ class DecodeGraphs:
             self._captured[size] = self._capture(columns_of_size(size))
             yield size
 
+    def measure(self, columns_of_size: Callable[[int], StepTensors]) -> int:
+        """Bytes that all sizes will keep: those of the largest, whose memory the others share."""
+        free_before, _ = torch.cuda.mem_get_info()
+        captured = self._capture(columns_of_size(self._sizes[-1]))
+        free, _ = torch.cuda.mem_get_info()
+        self._pool = None
+        del captured
+        torch.cuda.empty_cache()
+        return max(0, free_before - free)
+
     def _capture(self, columns: StepTensors) -> _Captured:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's stub says nothing of it
         side.wait_stream(torch.cuda.current_stream())

@@ -26,11 +26,18 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
 
 
+def is_sticky(error: Exception) -> bool:
+    """Whether the device's context is lost with this error, as after an access to memory that is not there: whatever is
+    asked of it from then on fails. torch has a class for these, CuPy two; to be told without importing either."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"AcceleratorError", "CUDADriverError", "CUDARuntimeError"}) and not is_out_of_memory(error)
+
+
 def step_one_by_one(engine: Engine, batch: StepInput) -> StepOutput:
     """The step's output, with the sequences that fail alone among its failed ones.
 
     Raises EngineBroken if several sequences fail and no other does not, or more than one for lack of memory: then a
-    worker with more of it computes them, and no request fails.
+    worker with more of it computes them, and no request fails. So it does if the device's context is lost.
     """
     num_sequences = len(batch.context_lens)
     whole = StepOutput(np.zeros(len(batch.sampled), dtype=np.int32))
@@ -42,6 +49,8 @@ def step_one_by_one(engine: Engine, batch: StepInput) -> StepOutput:
         try:
             output = engine.step(alone)
         except Exception as error:
+            if is_sticky(error):
+                raise EngineBroken(f"the device's context is lost: {error}") from error
             # Only its text is kept: the error itself would keep the failed step's memory, which the next one needs.
             num_out_of_memory += is_out_of_memory(error)
             whole.failed[index] = _reason(error)

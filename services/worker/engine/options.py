@@ -47,6 +47,16 @@ class EngineOptions(Protocol):
     def quantization(self) -> Quantization: ...
 
 
+class CudaEngineOptions(EngineOptions, Protocol):
+    """What CudaEngine.load reads besides. kv_cache_dtype: auto is that of the activations, fp8 is e4m3.
+    enforce_eager: decode steps are not captured."""
+
+    @property
+    def kv_cache_dtype(self) -> str: ...
+    @property
+    def enforce_eager(self) -> bool: ...
+
+
 def resolve_dtype(option: str, config: ModelConfig, has_kernels: bool) -> torch.dtype:
     """The dtype of weights, activations and KV cache. has_kernels: whether the C++ kernels can compute bfloat16.
 

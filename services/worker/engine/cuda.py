@@ -1,0 +1,170 @@
+"""The engine on a CUDA device: torch's weights and products, our kernels for the rest, decode steps captured.
+
+Not yet run on hardware: its kernels are compiled and run in the emulator of the tests, as its steps are.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
+from kernels.sampling.cpu import sample
+from kernels.sampling.rows import Row, Sampled
+from services.worker.engine.cuda_forward import CudaForward
+from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
+from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.options import CudaEngineOptions, EngineError, resolve_max_model_len
+from services.worker.engine.spoiled_blocks import find_spoiled_blocks
+from services.worker.engine.warm_up import warm_up_step
+from services.worker.models.cuda import Limits
+from services.worker.models.parameters import Parameters
+from services.worker.models.registry import builder_of
+from shared.repository.config import ModelConfig
+from shared.repository.stored_model import StoredModel
+from shared.repository.weights import iter_weights
+
+_BLOCKS_PER_PROCESSOR = 2  # of threads, that an attention kernel's registers and shared memory leave room for
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class CudaEngine:
+    """A model on the current CUDA device. Called from one thread at a time."""
+
+    kernels = "cuda"
+
+    def __init__(
+        self,
+        model: str,
+        model_version: str,
+        config: ModelConfig,
+        weights: Iterable[tuple[str, Tensor]],
+        options: CudaEngineOptions,
+    ) -> None:
+        """weights: Hugging Face names and tensors. Measures a full step's memory, sizes the KV cache by it, and
+        captures decode steps. Raises EngineError, UnknownArchitecture, WeightsError."""
+        from kernels.cuda.device_module import DeviceLoader  # CuPy is there only where a device is
+
+        build = builder_of(config.architecture)
+        self.model = model
+        self.model_version = model_version
+        self.vocab_size = config.vocab_size
+        self.block_size = options.block_size
+        self.max_model_len = resolve_max_model_len(options.max_model_len, config)
+        self._options = options
+        device = torch.device("cuda", torch.cuda.current_device())
+        self.device = str(device)
+        self.device_uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        dtype = resolve_cuda_dtype(options.dtype, config)
+        cache_dtype = torch.float8_e4m3fn if options.kv_cache_dtype == "fp8" else dtype
+        free_before, total = torch.cuda.mem_get_info()
+        on_device = ((name, tensor.to(device)) for name, tensor in weights)
+        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        num_processors = torch.cuda.get_device_properties(device).multi_processor_count
+        limits = Limits(
+            max_num_tokens=max(options.max_num_batched_tokens, options.max_num_seqs),
+            max_num_seqs=options.max_num_seqs,
+            num_parallel=_BLOCKS_PER_PROCESSOR * num_processors,
+        )
+        per_layer = (config.num_key_value_heads, config.head_dim)
+
+        def new_cache(num_blocks: int) -> Tensor:
+            shape = (config.num_hidden_layers, 2, num_blocks, options.block_size, *per_layer)
+            return torch.zeros(shape, dtype=cache_dtype, device=device)
+
+        with explained("load the model", total):
+            decoder = build(config, Parameters(on_device, config.parameter_shapes(), dtype))
+            cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len)).to(device)
+            try:
+                self.forward = CudaForward(
+                    decoder, config, cos_sin, new_cache(1), limits, DeviceLoader(), sample_on_host
+                )
+            except ValueError as error:
+                raise EngineError(f"the CUDA kernels cannot run this model: {error}") from error
+            profile = self._profile(total, free_before)
+        needs = CacheNeeds(
+            block_bytes=new_cache(1).nbytes, block_size=self.block_size, max_model_len=self.max_model_len
+        )
+        self.num_blocks = num_cuda_blocks(profile, needs, options.gpu_memory_utilization, options.kv_cache_memory_bytes)
+        with explained("capture decode steps", total):
+            self.forward.use_cache(new_cache(self.num_blocks))
+            if not options.enforce_eager:
+                self.forward.capture()
+        self.memory_bytes = {
+            "weights": profile.weights,
+            "kv_cache": self.forward.kv_cache.nbytes,
+            "activations": profile.activations,
+            "graphs": profile.graphs,
+        }
+
+    @classmethod
+    def load(cls, model: StoredModel, options: CudaEngineOptions) -> Self:
+        """The engine for a stored model. Raises EngineError where there is no device, or too little memory."""
+        if not torch.cuda.is_available():
+            raise EngineError("engine cuda finds no CUDA device; --engine cpu needs none")
+        return cls(model.name, model.version, model.config, iter_weights(model), options)
+
+    def warm_up(self) -> None:
+        """Computes a full prefill step, a full decode step and a single row, which write nothing into the cache."""
+        num_rows = min(self._options.max_num_seqs, self._options.max_num_batched_tokens)
+        for query_lens in (self._prompt_lens(), [1] * num_rows, [1]):
+            self.step(warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
+
+    def step(self, batch: StepInput) -> StepOutput:
+        """See Engine."""
+        output = self.forward.run(batch)
+        if output.errors or output.failed:
+            output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
+        return output
+
+    def compute_logits(self, batch: StepInput) -> Tensor:
+        """step without the sampling: float32 [R, vocabulary], on the device."""
+        return self.forward.compute_logits(batch)
+
+    def _prompt_lens(self) -> list[int]:
+        return [min(self._options.max_num_batched_tokens, self.max_model_len)]
+
+    def _profile(self, total: int, free_before: int) -> MemoryProfile:
+        """Of the memory that weights, the largest steps and captured ones take. Launches every kernel once, too: what
+        is loaded at a first launch must be there before the cache takes the rest."""
+        weights = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        self.warm_up()
+        torch.cuda.synchronize()
+        activations = torch.cuda.max_memory_allocated() - weights
+        graphs = 0 if self._options.enforce_eager else self.forward.graph_bytes()
+        free, _ = torch.cuda.mem_get_info()
+        outside = max(0, free_before - free - torch.cuda.memory_reserved())  # the context, modules, libraries
+        return MemoryProfile(total, total - free_before, weights + outside, activations, graphs)
+
+
+def resolve_cuda_dtype(option: str, config: ModelConfig) -> torch.dtype:
+    """The dtype of weights and activations; auto: the model's own, bfloat16 for a float32 one. Raises EngineError."""
+    if option == "auto":
+        return _DTYPES.get(config.torch_dtype, torch.bfloat16)
+    if option not in _DTYPES:
+        raise EngineError(f"dtype {option!r} is not for engine cuda, which computes in auto, {' or '.join(_DTYPES)}")
+    return _DTYPES[option]
+
+
+def sample_on_host(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) -> Sampled:
+    """As the CPU engine samples."""
+    return sample(logits.cpu(), rows, positions)
+
+
+@contextmanager
+def explained(task: str, total: int) -> Iterator[None]:
+    """Raises EngineError with the numbers where the device has no memory for the task. total: bytes of the device."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, _ = torch.cuda.mem_get_info()
+        raise EngineError(
+            f"not enough memory to {task}: of {total / GIB:.2f} GiB {torch.cuda.memory_allocated() / GIB:.2f} GiB are "
+            f"allocated and {free / GIB:.2f} GiB free. Lower max_num_seqs, max_num_batched_tokens or "
+            f"gpu_memory_utilization, or set enforce_eager ({error})"
+        ) from error

@@ -23,7 +23,7 @@ constexpr int kMaxThreads = 1024, kWarp = 32, kBarriers = 16;
 // What lies behind dynamic shared memory, and must be found again: so many bytes of this value.
 constexpr int kBehind = 1024, kUntouched = 0x5a;
 
-enum Order : int32_t { kForward = 0, kBackward = 1, kRandom = 2 };
+enum Turns : int32_t { kForward = 0, kBackward = 1, kRandom = 2 };
 
 // Mirrored in module.py. poison: the byte that shared memory is full of when a block begins.
 struct Schedule {
@@ -61,9 +61,22 @@ struct Fiber {
   size_t num_uncommitted;
 };
 
+// What threads that meet pass on to each other. Two, in turn: who is already at the next meeting has given nothing yet to
+// those who still leave this one.
+class Orders {
+ public:
+  Order* now() { return &orders_[turn_]; }
+  void next() { turn_ ^= 1; }
+
+ private:
+  Order orders_[2];
+  int turn_ = 0;
+};
+
 struct Warp {
-  unsigned arrived;
-  Fiber* lanes[kWarp];
+  unsigned arrived = 0;
+  Fiber* lanes[kWarp] = {};
+  Orders orders[kWarp];  // by the lowest lane of the mask
 };
 
 typedef std::source_location Place;  // in a kernel's file
@@ -71,6 +84,7 @@ typedef std::source_location Place;  // in a kernel's file
 struct Barrier {
   int count = 0;  // of threads that it is for; 0: all that have not ended
   Place place;    // where those that wait have called it
+  Orders orders;
   std::vector<Fiber*> waiting;
 };
 
@@ -83,6 +97,7 @@ class Block {
     shared_.reset(static_cast<char*>(aligned_alloc(1024, (shared_bytes / 1024 + 2) * 1024)));
   }
   ~Block() {
+    if (!error.empty()) return;  // then threads that stopped halfway may still be unwatched, which cannot be undone
     for (auto& fiber : fibers_) forget(fiber->watched);
   }
 
@@ -104,6 +119,7 @@ class Block {
     go_on(nullptr);
   }
 
+  void begin() { acquires(&started_); }
   void end();
 
   char* shared_memory() const { return shared_.get(); }
@@ -127,6 +143,7 @@ class Block {
   void make_ready(Fiber* fiber);
   void make_ready(std::vector<Fiber*> fibers);
   void suspend();
+  Fiber* next();
   void go_on(Fiber* fiber);
   uint32_t random();
 
@@ -144,8 +161,14 @@ class Block {
   uint32_t random_ = 1;
   void* launcher_stack_ = nullptr;
   const Watched launcher_;
+  Order started_, ended_;
 };
 
 inline Block* block = nullptr;  // that runs: one at a time, on one thread of the system
+
+static inline void count(uint64_t Counts::* what, uint64_t more) {
+  Unwatched scope;
+  block->counts.*what += more;
+}
 
 }  // namespace emulator

@@ -22,7 +22,7 @@ static inline void begin_copy(void* to, const void* from, int num_bytes, int num
   Fiber* fiber = block->running;
   expect_aligned(to, num_bytes + num_zeros, "cp.async");
   if (num_bytes != 0) expect_aligned(from, num_bytes + num_zeros, "cp.async");
-  block->counts.copied_bytes += num_bytes;
+  count(&Counts::copied_bytes, num_bytes);
   fiber->copies.push_back({to, from, num_bytes, num_zeros});
   fiber->num_uncommitted++;
 }

@@ -24,7 +24,7 @@ inline void* callee = nullptr;
 
 // The first frame of a fiber.
 inline void begin() {
-  acquires(block);
+  block->begin();
   call(callee);
   finish_copies();
   block->end();

@@ -128,7 +128,7 @@ static inline float exp2_fast(float x) {
 
 static inline uint4 load_16(const void* from) {
   emulator::expect_aligned(from, 16, "a 16-byte load");
-  emulator::block->counts.loaded_bytes += 16;
+  emulator::count(&emulator::Counts::loaded_bytes, 16);
   return *static_cast<const uint4*>(from);
 }
 

@@ -57,19 +57,19 @@ inline void Block::run(uint3 which, void (*kernel)()) {
   num_alive_ = num_threads_;
   ready_.clear();
   first_ready_ = 0;
-  memset(warps_, 0, sizeof warps_);
+  for (Warp& warp : warps_) warp = {};
   for (Barrier& barrier : barriers_) barrier = {};
   counts.threads += num_threads_;
   for (int thread = 0; thread < num_threads_; thread++) start(thread, kernel);
   std::vector<Fiber*> all;
   for (auto& fiber : fibers_) all.push_back(fiber.get());
   make_ready(std::move(all));
-  releases(this);
   Fiber* first = ready_[first_ready_++];
   running = first;
+  releases(&started_);
   goes_on(first->watched);
   emulator_switch(&launcher_stack_, first->stack);
-  acquires(this);
+  acquires(&ended_);
   check_shared_memory();
 }
 
@@ -109,7 +109,7 @@ inline void Block::make_ready(std::vector<Fiber*> fibers) {
   for (Fiber* fiber : fibers) make_ready(fiber);
 }
 
-// nullptr: the launcher. Not instrumented: its frame would be entered as one thread and left as another.
+// nullptr: the launcher. Not instrumented either, see goes_on.
 __attribute__((noinline, no_sanitize("thread"))) inline void Block::go_on(Fiber* fiber) {
   void** save = &running->stack;
   running = fiber;
@@ -117,21 +117,26 @@ __attribute__((noinline, no_sanitize("thread"))) inline void Block::go_on(Fiber*
   emulator_switch(save, fiber != nullptr ? fiber->stack : launcher_stack_);
 }
 
-// The running fiber waits, or has ended.
-inline void Block::suspend() {
+// Who is to go on when the running fiber waits, or has ended. nullptr: the launcher.
+inline Fiber* Block::next() {
   if (first_ready_ < ready_.size()) {
     Fiber* next = ready_[first_ready_++];
     if (first_ready_ > kMaxThreads) ready_.erase(ready_.begin(), ready_.begin() + first_ready_), first_ready_ = 0;
-    if (next != running) go_on(next);
-    return;
+    return next;
   }
-  if (num_alive_ == 0) return go_on(nullptr);
+  if (num_alive_ == 0) return nullptr;
   const auto count = [&](State state) {
     return std::count_if(fibers_.begin(), fibers_.end(), [&](auto& fiber) { return fiber->state == state; });
   };
   fail("deadlock: " + std::to_string(count(State::kAtBarrier)) + " threads at a barrier, " +
        std::to_string(count(State::kAtCollective)) + " at a warp's collective, " +
        std::to_string(count(State::kEnded)) + " have ended");
+  return nullptr;
+}
+
+inline void Block::suspend() {
+  Fiber* fiber = next();
+  if (fiber != running) go_on(fiber);
 }
 
 static inline std::string name_of(const Place& place) {
@@ -147,20 +152,22 @@ inline void Block::meet(int id, int count, const Place& place) {
     fail("threads of a block are at different barriers: " + std::to_string(barrier.waiting.size()) + " at " +
          name_of(barrier.place) + ", one at " + name_of(place));
   counts.barriers++;
-  releases(&barrier);
+  Order* const order = barrier.orders.now();
+  releases(order);
   running->state = State::kAtBarrier;
   barrier.count = count;
   barrier.waiting.push_back(running);
   if (static_cast<int>(barrier.waiting.size()) >= (count != 0 ? count : num_alive_)) {
     std::vector<Fiber*> all = std::move(barrier.waiting);
     barrier.waiting.clear();
+    barrier.orders.next();
     std::sort(all.begin(), all.end(), [](Fiber* a, Fiber* b) {
       return a->warp * kWarp + a->lane < b->warp * kWarp + b->lane;
     });
     make_ready(std::move(all));
   }
   suspend();
-  acquires(&barrier);
+  acquires(order);
 }
 
 template <class Compute>
@@ -173,7 +180,9 @@ inline void Block::meet_lanes(int operation, unsigned mask, const void* in, void
   fiber->collective = {operation, mask, in, out};
   fiber->state = State::kAtCollective;
   warp.arrived |= 1u << fiber->lane;
-  if (operation == kSyncWarp) releases(&warp);
+  Orders& orders = warp.orders[__builtin_ctz(mask)];
+  Order* const order = orders.now();
+  if (operation == kSyncWarp) releases(order);
   if ((warp.arrived & mask) == mask) {
     std::vector<Fiber*> lanes;
     for (int lane = 0; lane < kWarp; lane++) {
@@ -185,25 +194,31 @@ inline void Block::meet_lanes(int operation, unsigned mask, const void* in, void
     }
     compute(warp.lanes);
     warp.arrived &= ~mask;
+    if (operation == kSyncWarp) orders.next();
     make_ready(std::move(lanes));
   }
   suspend();
-  if (operation == kSyncWarp) acquires(&warp);
+  if (operation == kSyncWarp) acquires(order);
 }
 
 // The running thread returns from the kernel.
 inline void Block::end() {
-  Unwatched scope;
-  running->state = State::kEnded;
-  num_alive_--;
-  Barrier& barrier = barriers_[0];
-  if (barrier.count == 0 && num_alive_ > 0 && static_cast<int>(barrier.waiting.size()) >= num_alive_) {
-    std::vector<Fiber*> all = std::move(barrier.waiting);
-    barrier.waiting.clear();
-    make_ready(std::move(all));
+  Fiber* fiber;
+  {
+    Unwatched scope;
+    running->state = State::kEnded;
+    num_alive_--;
+    Barrier& barrier = barriers_[0];
+    if (barrier.count == 0 && num_alive_ > 0 && static_cast<int>(barrier.waiting.size()) >= num_alive_) {
+      std::vector<Fiber*> all = std::move(barrier.waiting);
+      barrier.waiting.clear();
+      barrier.orders.next();
+      make_ready(std::move(all));
+    }
+    releases(&ended_);
+    fiber = next();
   }
-  releases(this);
-  for (;;) suspend();
+  go_on(fiber);
 }
 
 }  // namespace emulator

@@ -50,6 +50,30 @@ INSTANCES: dict[str, list[str]] = {
         "loads_of_rows",
         "load_matrix_at",
     ],
+    "memory": [
+        "reads_bytes",
+        "writes_bytes",
+        "reads_16_bytes",
+        "reads_a_variable",
+        "multiplies",
+        "shifts",
+        "reads_null",
+    ],
+    "races": [
+        f"{kernel}<{is_right}>"
+        for kernel in (
+            "neighbours",
+            "overwritten",
+            "lanes",
+            "overwritten_in_a_warp",
+            "copied",
+            "loaded_as_matrices",
+            "global",
+            "added",
+            "some_end",
+        )
+        for is_right in ("true", "false")
+    ],
     "shared_memory": ["as_found", "write_at", "two_variables"],
     "threads": ["built_ins", "turns_of_threads", "turns_of_blocks", "atomics"],
 }

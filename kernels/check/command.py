@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         if place is None:
             place = emulator(options.loader)
             notes.append(_why_emulated(options.dry_run))
-        findings = check(place, options.arch, options.operations, notes)
+        findings = check(place, options.arch, options.operations, notes, options.all)
     except NoPlace as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -41,8 +42,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if findings.is_good else 1
 
 
-def check(place: Place, arch: str | None, operations: Sequence[str], notes: Sequence[str] = ()) -> Findings:
-    """operations: by name, none for all. arch: where the place has none of its own. Raises NoPlace for unknown ones."""
+def check(
+    place: Place,
+    arch: str | None,
+    operations: Sequence[str],
+    notes: Sequence[str] = (),
+    compiles_all: bool = False,
+) -> Findings:
+    """operations: by name, none for all. arch: where the place has none of its own. compiles_all: further instances
+    too. Raises NoPlace for an operation that is not there."""
     arch = place.arch or arch or _DEFAULT_ARCH
     catalogue, cases = _chosen(operations, all_cases(place.size))
     on_device = place.arch is not None
@@ -55,6 +63,9 @@ def check(place: Place, arch: str | None, operations: Sequence[str], notes: Sequ
         notes=list(notes),
         copy_gb_per_s=copy_gb_per_s,
     )
+    if compiles_all:
+        catalogue = [replace(kernels, instances=[*kernels.instances, *kernels.further]) for kernels in catalogue]
+    catalogue = [kernels for kernels in catalogue if kernels.instances]
     findings.compilations.extend(compile_all(catalogue, lambda kernels: _compile(kernels, arch, place)))
     findings.comparisons.extend(compare_all(cases, place.load, place.device, clock, copy_gb_per_s))
     return findings
@@ -94,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("operations", nargs="*", metavar="OPERATION", help="by default all")
     parser.add_argument("--dry-run", action="store_true", help="in the emulator, even where there is a device")
+    parser.add_argument("--all", action="store_true", help="compile kernels of rare shapes too: takes minutes")
     parser.add_argument("--json", action="store_true", help="write JSON in place of tables")
     parser.add_argument("--arch", help=f"what to compile for without a device; by default {_DEFAULT_ARCH}")
     parser.add_argument(

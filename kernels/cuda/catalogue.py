@@ -4,13 +4,16 @@ An operation registers with one line of CATALOGUE, or one for each of its kernel
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from kernels.cuda.attention_catalogue import attention_kernels
 from kernels.kv_blocks import cuda as kv_blocks
 from kernels.kv_cache_write import cuda as kv_cache_write
+from kernels.paged_attention import cuda as paged_attention
+from kernels.quant_matmul import cuda as quant_matmul
 from kernels.rms_norm import cuda as rms_norm
 from kernels.rope import cuda as rope
 from kernels.sampling import cuda as sampling
@@ -25,14 +28,14 @@ CACHE_DTYPES = tuple((dtype, kept) for dtype in DTYPES for kept in (dtype, torch
 
 @dataclass(frozen=True)
 class Kernels:
-    """Instances of one source. max_registers: what each may take of a thread's registers on every architecture. more:
-    further instances, which only the long test run compiles."""
+    """Instances of one source. further: those that only the long test run compiles, and a check that is told to.
+    max_registers: what each may take of a thread's registers on every architecture."""
 
     operation: str
     source: Path
     instances: Sequence[str]
-    max_registers: int
-    more: Sequence[str] = ()
+    further: Sequence[str] = ()
+    max_registers: int = field(kw_only=True)
 
 
 CATALOGUE: tuple[Kernels, ...] = (
@@ -47,6 +50,23 @@ CATALOGUE: tuple[Kernels, ...] = (
         max_registers=40,
     ),
     Kernels("kv_blocks", kv_blocks.SOURCE, [kv_blocks.INSTANCE], max_registers=40),
+    *(
+        Kernels("paged_attention", paged_attention.SOURCE, usual, further, max_registers=most)
+        for usual, further, most in attention_kernels(CACHE_DTYPES)
+    ),
+    Kernels(
+        "quant_matmul",
+        quant_matmul.SOURCE,
+        [quant_matmul.few_instance(dtype, encoding) for dtype in DTYPES for encoding in quant_matmul.ENCODINGS],
+        max_registers=128,  # two blocks on a multiprocessor
+    ),
+    Kernels(
+        "quant_matmul",
+        quant_matmul.SOURCE,
+        [quant_matmul.many_instance(dtype, encoding) for dtype in DTYPES for encoding in quant_matmul.ENCODINGS],
+        max_registers=255,
+    ),
+    Kernels("quant_matmul", quant_matmul.SOURCE, [quant_matmul.TAKE_INPUTS], max_registers=40),
     Kernels(
         "sampling",
         sampling.SOURCE,

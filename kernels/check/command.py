@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kernels.cuda.compiler import Compiled  # which needs CuPy
 
 _DEFAULT_ARCH = "sm_90"
+_WIDTH_OF_FILES = 140
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(f"{to_json(findings)}\n")
     else:
-        print_tables(findings, Console())
+        print_tables(findings, Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES))
     return 0 if findings.is_good else 1
 
 

@@ -25,6 +25,7 @@ from kernels.cuda.compiler import CompilationFailed, Compiled, Resources
 from kernels.cuda.module import LoadKernels
 
 CPU = torch.device("cpu")
+KERNELS = Kernels("rope", Path("kernel.cu"), ["one", "two"], max_registers=40)
 
 
 def nothing_to_load(source: Path, instances: object) -> object:
@@ -124,6 +125,22 @@ def test_on_a_device_its_kernels_are_compiled_for_it_and_loaded_on_it(monkeypatc
     assert findings.is_good
 
 
+@pytest.mark.parametrize("compiles_all", [False, True])
+def test_kernels_of_rare_shapes_are_compiled_when_asked(compiles_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, rare = replace(KERNELS, further=["three"]), replace(KERNELS, instances=[], further=["four"])
+    compiled: list[list[str]] = []
+
+    def compile_kernels(kernels: Kernels, arch: str, place: Place) -> Compiled:
+        compiled.append(list(kernels.instances))
+        return Compiled(b"", {}, {"one": Resources(20, 0, 0, 0)})
+
+    monkeypatch.setattr(command, "CATALOGUE", (usual, rare))
+    monkeypatch.setattr(command, "all_cases", lambda size: [])
+    monkeypatch.setattr(command, "_compile", compile_kernels)
+    check(emulator(), None, [], compiles_all=compiles_all)
+    assert compiled == ([["one", "two", "three"], ["four"]] if compiles_all else [["one", "two"]])
+
+
 def test_a_device_without_cupy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -184,8 +201,6 @@ def test_bytes_are_equal_or_not() -> None:
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------
-
-KERNELS = Kernels("rope", Path("kernel.cu"), ["one", "two"], max_registers=40)
 
 
 @pytest.mark.parametrize(

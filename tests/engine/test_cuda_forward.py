@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from kernels.sampling.cpu import sample
+from kernels.sampling.cuda import Sampling
+from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.interface import StepInput, StepOutput
@@ -54,7 +55,7 @@ class EmulatedEngine:
             kv_cache.to(cache_dtype),
             LIMITS,
             load_emulated(),
-            sample,
+            Sampling(load_emulated(), torch.float32, SamplingLimits(self.vocab_size, LIMITS.max_num_seqs, 4096, 64)),
         )
 
     def warm_up(self) -> None:

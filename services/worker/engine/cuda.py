@@ -3,18 +3,17 @@
 Not yet run on hardware: its kernels are compiled and run in the emulator of the tests, as its steps are.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from kernels.sampling.cpu import sample
-from kernels.sampling.rows import Row, Sampled
+from kernels.sampling.cuda import Sampling
+from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
 from services.worker.engine.interface import StepInput, StepOutput
@@ -29,6 +28,8 @@ from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
 
 _BLOCKS_PER_PROCESSOR = 2  # of threads, that an attention kernel's registers and shared memory leave room for
+_MOST_HISTORY_TOKENS = 16 << 20  # of a step's sequences with penalties: 64 MiB
+_MOST_BIASES = 1 << 18  # of a step's sequences
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -79,10 +80,16 @@ class CudaEngine:
         with explained("load the model", total):
             decoder = build(config, Parameters(on_device, config.parameter_shapes(), dtype))
             cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len)).to(device)
+            load = DeviceLoader()
+            sampling_limits = SamplingLimits(
+                vocab_size=config.vocab_size,
+                max_rows=options.max_num_seqs,
+                max_history_tokens=min(options.max_num_seqs * self.max_model_len, _MOST_HISTORY_TOKENS),
+                max_biases=_MOST_BIASES,
+            )
+            sample = Sampling(load, torch.float32, sampling_limits, device)
             try:
-                self.forward = CudaForward(
-                    decoder, config, cos_sin, new_cache(1), limits, DeviceLoader(), sample_on_host
-                )
+                self.forward = CudaForward(decoder, config, cos_sin, new_cache(1), limits, load, sample)
             except ValueError as error:
                 raise EngineError(f"the CUDA kernels cannot run this model: {error}") from error
             profile = self._profile(total, free_before)
@@ -149,11 +156,6 @@ def resolve_cuda_dtype(option: str, config: ModelConfig) -> torch.dtype:
     if option not in _DTYPES:
         raise EngineError(f"dtype {option!r} is not for engine cuda, which computes in auto, {' or '.join(_DTYPES)}")
     return _DTYPES[option]
-
-
-def sample_on_host(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) -> Sampled:
-    """As the CPU engine samples."""
-    return sample(logits.cpu(), rows, positions)
 
 
 @contextmanager

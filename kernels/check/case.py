@@ -28,12 +28,14 @@ class Trial:
     """A case whose tensors are made.
 
     launch: of the kernel, may be called again and again. compare: after the first launch; the largest error, as a share
-    of what is allowed. num_bytes: what a launch has to read and write at least.
+    of what is allowed. num_bytes: what a launch has to read and write at least. num_operations: multiplications and
+    additions, where they set the pace.
     """
 
     launch: Callable[[], None]
     compare: Callable[[], float]
     num_bytes: int
+    num_operations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from kernels.check.case import Case, Size
 from kernels.kv_blocks import check as kv_blocks
 from kernels.kv_cache_write import check as kv_cache_write
+from kernels.paged_attention import check as paged_attention
 from kernels.quant_matmul import check as quant_matmul
 from kernels.rms_norm import check as rms_norm
 from kernels.rope import check as rope
@@ -15,6 +16,7 @@ _MAKERS: tuple[Callable[[Size], list[Case]], ...] = (
     silu_and_mul.cases,
     rope.cases,
     kv_cache_write.cases,
+    paged_attention.cases,
     kv_blocks.cases,
     quant_matmul.cases,
 )

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Of an operation's kernels. registers: the most that one takes of a thread's; problem: None if all is well."""
+    """Of instances of an operation's kernels. registers: the most that one takes of a thread's; problem: None if all is
+    well."""
 
     operation: str
-    num_kernels: int
+    kernel: str
+    num_instances: int
     registers: int | None
     max_registers: int
     problem: str | None = None
@@ -16,7 +18,8 @@ class Compilation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of a case. error: as a share of what is allowed. time_us, gb_per_s, share_of_copy: on a device alone."""
+    """Of a case. error: as a share of what is allowed. The rest on a device alone: time_us, gb_per_s, share_of_copy,
+    and tflop_per_s where something is multiplied."""
 
     operation: str
     what: str
@@ -25,6 +28,7 @@ class Comparison:
     gb_per_s: float | None = None
     share_of_copy: float | None = None
     problem: str | None = None
+    tflop_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ def to_json(findings: Findings) -> str:
 
 
 def _compilations(findings: Findings) -> Table:
-    table = Table("operation", "kernels", "registers", "of allowed", "", box=None)
+    table = Table("operation", "kernel", "instances", "registers", "of allowed", "", box=None)
     for each in findings.compilations:
-        registers = "-" if each.registers is None else str(each.registers)
         table.add_row(
             each.operation,
-            str(each.num_kernels),
-            registers,
+            each.kernel,
+            str(each.num_instances),
+            "-" if each.registers is None else str(each.registers),
             str(each.max_registers),
             _verdict(each.problem, "compiles"),
         )
@@ -50,7 +50,7 @@ def _compilations(findings: Findings) -> Table:
 
 def _comparisons(findings: Findings) -> Table:
     is_timed = any(each.time_us is not None for each in findings.comparisons)
-    times = ("us", "GB/s", "of a copy") if is_timed else ()
+    times = ("us", "GB/s", "of a copy", "TFLOP/s") if is_timed else ()
     table = Table("operation", "case", "of allowed error", *times, "", box=None)
     for each in findings.comparisons:
         error = "-" if each.error is None else f"{each.error:.0%}"
@@ -64,11 +64,12 @@ def _comparisons(findings: Findings) -> Table:
     return table
 
 
-def _times(each: Comparison) -> tuple[str, str, str]:
+def _times(each: Comparison) -> tuple[str, str, str, str]:
     if each.time_us is None or each.gb_per_s is None:
-        return "-", "-", "-"
+        return "-", "-", "-", "-"
     share = "-" if each.share_of_copy is None else f"{each.share_of_copy:.0%}"
-    return f"{each.time_us:.1f}", f"{each.gb_per_s:.0f}", share
+    computed = "-" if each.tflop_per_s is None else f"{each.tflop_per_s:.1f}"
+    return f"{each.time_us:.1f}", f"{each.gb_per_s:.0f}", share, computed
 
 
 def _verdict(problem: str | None, good: str) -> str:

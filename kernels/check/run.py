@@ -25,11 +25,11 @@ _COPIED_BYTES = 1 << 30
 def compile_all(catalogue: Sequence[Kernels], compile_kernels: Compile) -> Iterator[Compilation]:
     """One after the other."""
     for kernels in catalogue:
-        count, allowed = len(kernels.instances), kernels.max_registers
+        name, count, allowed = _name(kernels), len(kernels.instances), kernels.max_registers
         try:
             resources = compile_kernels(kernels).resources.values()
         except Exception as error:
-            yield Compilation(kernels.operation, count, None, allowed, _told(error))
+            yield Compilation(kernels.operation, name, count, None, allowed, _told(error))
             continue
         registers, spilled = (
             max(used) for used in zip(*((each.registers, each.spilled) for each in resources), strict=True)
@@ -39,7 +39,7 @@ def compile_all(catalogue: Sequence[Kernels], compile_kernels: Compile) -> Itera
             problem = f"{spilled} bytes of registers are spilled"
         elif registers > allowed:
             problem = f"{registers} registers a thread"
-        yield Compilation(kernels.operation, count, registers, allowed, problem)
+        yield Compilation(kernels.operation, name, count, registers, allowed, problem)
 
 
 def compare_all(
@@ -68,7 +68,13 @@ def _compared(
     seconds = measure(trial.launch)
     rate = trial.num_bytes / seconds / 1e9
     share = rate / copy_gb_per_s if copy_gb_per_s else None
-    return Comparison(case.operation, case.what, error, seconds * 1e6, rate, share)
+    computed = trial.num_operations / seconds / 1e12 if trial.num_operations else None
+    return Comparison(case.operation, case.what, error, seconds * 1e6, rate, share, tflop_per_s=computed)
+
+
+def _name(kernels: Kernels) -> str:
+    """Of the function, without namespace and template arguments."""
+    return kernels.instances[0].partition("<")[0].rpartition("::")[2]
 
 
 def _told(error: Exception) -> str:

@@ -25,7 +25,7 @@ from kernels.cuda.compiler import CompilationFailed, Compiled, Resources
 from kernels.cuda.module import LoadKernels
 
 CPU = torch.device("cpu")
-KERNELS = Kernels("rope", Path("kernel.cu"), ["one", "two"], max_registers=40)
+KERNELS = Kernels("rope", Path("kernel.cu"), ["tokenbus::turn<float>", "two"], max_registers=40)
 
 
 def nothing_to_load(source: Path, instances: object) -> object:
@@ -138,7 +138,7 @@ def test_kernels_of_rare_shapes_are_compiled_when_asked(compiles_all: bool, monk
     monkeypatch.setattr(command, "all_cases", lambda size: [])
     monkeypatch.setattr(command, "_compile", compile_kernels)
     check(emulator(), None, [], compiles_all=compiles_all)
-    assert compiled == ([["one", "two", "three"], ["four"]] if compiles_all else [["one", "two"]])
+    assert compiled == ([[*KERNELS.instances, "three"], ["four"]] if compiles_all else [list(KERNELS.instances)])
 
 
 def test_a_device_without_cupy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +170,13 @@ def test_more_than_the_allowed_error_is_a_failure(share: float, is_good: bool) -
 def test_rates_are_of_the_fewest_bytes_and_of_a_copy() -> None:
     (found,) = compared(case(lambda: 0.5), measure=lambda launch: 2e-3)
     assert (found.time_us, found.gb_per_s, found.share_of_copy) == (2000.0, 2.0, 0.5)
+    assert found.tflop_per_s is None
+
+
+def test_what_multiplies_is_told_by_its_operations_too() -> None:
+    product = Case("rope", "", lambda load, device: Trial(lambda: None, lambda: 0.5, 1, num_operations=3 * 10**9))
+    (found,) = compared(product, measure=lambda launch: 1e-3)
+    assert found.tflop_per_s == pytest.approx(3.0)
 
 
 def test_what_is_wrong_is_not_timed() -> None:
@@ -209,7 +216,9 @@ def test_bytes_are_equal_or_not() -> None:
 )
 def test_each_kernel_is_held_to_its_registers(registers: int, spilled: int, problem: str | None) -> None:
     compiled = Compiled(b"", {}, {"one": Resources(20, 0, 0, 0), "two": Resources(registers, 0, spilled, 0)})
-    assert list(compile_all([KERNELS], lambda kernels: compiled)) == [Compilation("rope", 2, registers, 40, problem)]
+    assert list(compile_all([KERNELS], lambda kernels: compiled)) == [
+        Compilation("rope", "turn", 2, registers, 40, problem)
+    ]
 
 
 def test_what_does_not_compile_does_not_stop_the_others() -> None:
@@ -230,9 +239,12 @@ def test_what_does_not_compile_does_not_stop_the_others() -> None:
 FINDINGS = Findings(
     where="a device",
     arch="sm_90",
-    compilations=[Compilation("rope", 2, 32, 40), Compilation("rope", 2, None, 40, "kernel.cu(1): error: [x]")],
+    compilations=[
+        Compilation("rope", "turn", 2, 32, 40),
+        Compilation("rope", "turn", 2, None, 40, "kernel.cu(1): error: [x]"),
+    ],
     comparisons=[
-        Comparison("rope", "float16 [4, 5]", 0.5, 12.34, 2000.4, 0.5),
+        Comparison("rope", "float16 [4, 5]", 0.5, 12.34, 2000.4, 0.5, tflop_per_s=3.21),
         Comparison("rope", "float16 [5, 5]", math.inf, problem="differs"),
         Comparison("rope", "float16 [6, 5]", problem="MemoryError: none"),
     ],
@@ -268,7 +280,7 @@ def test_json_has_no_infinity_and_the_verdict() -> None:
 
 
 def test_nothing_compared_is_not_good() -> None:
-    assert not Findings(where="a device", arch="sm_90", compilations=[Compilation("rope", 2, 32, 40)]).is_good
+    assert not Findings(where="a device", arch="sm_90", compilations=[Compilation("rope", "turn", 2, 32, 40)]).is_good
 
 
 def test_every_case_is_of_an_operation_of_the_catalogue() -> None:

@@ -9,6 +9,7 @@ from kernels.paged_attention import check as paged_attention
 from kernels.quant_matmul import check as quant_matmul
 from kernels.rms_norm import check as rms_norm
 from kernels.rope import check as rope
+from kernels.sampling import check as sampling
 from kernels.silu_and_mul import check as silu_and_mul
 
 _MAKERS: tuple[Callable[[Size], list[Case]], ...] = (
@@ -17,6 +18,7 @@ _MAKERS: tuple[Callable[[Size], list[Case]], ...] = (
     rope.cases,
     kv_cache_write.cases,
     paged_attention.cases,
+    sampling.cases,
     kv_blocks.cases,
     quant_matmul.cases,
 )

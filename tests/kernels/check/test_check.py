@@ -283,9 +283,22 @@ def test_nothing_compared_is_not_good() -> None:
     assert not Findings(where="a device", arch="sm_90", compilations=[Compilation("rope", "turn", 2, 32, 40)]).is_good
 
 
-def test_every_case_is_of_an_operation_of_the_catalogue() -> None:
-    known = {kernels.operation for kernels in CATALOGUE}
+def test_every_operation_of_the_catalogue_is_compared_and_no_name_is_used_twice() -> None:
+    """An operation without a case has one line to add to kernels/check/cases.py."""
     for size in Size:
         cases = all_cases(size)
-        assert {each.operation for each in cases} <= known
+        assert {each.operation for each in cases} == {kernels.operation for kernels in CATALOGUE}
         assert len({(each.operation, each.what) for each in cases}) == len(cases)
+
+
+class DoesNothing:
+    """A KernelModule whose kernels are empty."""
+
+    def launch(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("one", all_cases(Size.SMALL), ids=lambda one: f"{one.operation} {one.what}")
+def test_no_case_is_content_with_a_kernel_that_does_nothing(one: Case) -> None:
+    (found,) = compare_all([one], lambda source, instances: DoesNothing(), CPU, None, None)  # type: ignore[arg-type, return-value]
+    assert found.problem is not None

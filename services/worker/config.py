@@ -59,6 +59,14 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     enforce_eager: Annotated[
         bool, msgspec.Meta(description="cuda engine: launch each kernel of a decode step, capture no CUDA graphs")
     ] = False
+    tensor_parallel_size: Annotated[
+        int,
+        msgspec.Meta(
+            description="devices that compute the model together, a process each; cpu engine: for tests",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     enable_prefix_caching: Annotated[bool, msgspec.Meta(description="reuse the KV of equal prefixes")] = True
     num_threads: Annotated[
         int, msgspec.Meta(description="cpu engine: threads of one step; 0: torch's own choice", ge=0)

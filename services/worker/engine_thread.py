@@ -166,6 +166,8 @@ class EngineThread:
             return StepOutput(self._executor.table.last_token[:_NO_OUTPUT]), None
         try:
             output = self._engine.step(step.batch)
+        except EngineBroken:
+            raise
         except Exception as error:
             if is_sticky(error):
                 raise EngineBroken(f"the device's context is lost: {error}") from error

@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,12 +15,16 @@ from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
 from services.worker.engine.faults import Faults, FaultyEngine
-from services.worker.engine.interface import Engine
+from services.worker.engine.interface import Engine, ModelEngine
 from services.worker.engine.threads import sleep_while_waiting
+from services.worker.parallel.orders import Join
 from shared.repository.errors import ModelError
 from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
 from shared.service import StartError
+
+if TYPE_CHECKING:
+    from services.worker.models.share import Communicator
 
 FAKE_KV_TOKENS = 1 << 20
 
@@ -39,7 +43,22 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
         raise StartError(str(error)) from error
     if config.engine == "fake":
         return with_faults(load_fake_engine(model, config), model, config)
-    return with_faults(_load_model_engine(model, config, around_build), model, config)
+    if config.tensor_parallel_size > 1:
+        return with_faults(_load_group(model, config), model, config)
+    return with_faults(load_part(model, config, around_build=around_build), model, config)
+
+
+def load_rank_engine(join: Join) -> ModelEngine:
+    """The part of another rank of a group, in its own process. Raises StartError."""
+    sleep_while_waiting()
+    from services.worker.parallel.group import load_rank
+
+    folder = join.config.model_repository
+    try:
+        model = ModelRepository(Path(folder) if folder else None).open(join.config.model, join.model_version)
+    except ModelError as error:
+        raise StartError(str(error)) from error
+    return load_rank(model, join, load_part)
 
 
 def _check(config: WorkerConfig) -> None:
@@ -48,6 +67,8 @@ def _check(config: WorkerConfig) -> None:
         raise StartError(f"kv_cache_dtype {config.kv_cache_dtype} is for engine cuda, not {config.engine}")
     if config.engine == "cuda" and config.quantization != "none":
         raise StartError(f"quantization {config.quantization} is for engine cpu, not cuda")
+    if config.engine == "fake" and config.tensor_parallel_size > 1:
+        raise StartError(f"tensor_parallel_size {config.tensor_parallel_size} is for engines cuda and cpu, not fake")
 
 
 def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
@@ -99,8 +120,25 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
     )
 
 
-def _load_model_engine(model: StoredModel, config: WorkerConfig, around_build: AroundBuild) -> Engine:
-    """On a CPU or a CUDA device."""
+def _load_group(model: StoredModel, config: WorkerConfig) -> Engine:
+    """Rank 0's part, with the other ranks behind it."""
+    sleep_while_waiting()
+    from services.worker.engine.options import EngineError
+    from services.worker.parallel.group import load_group
+
+    try:
+        return load_group(model, config, load_part)
+    except (EngineError, ModelError) as error:
+        raise StartError(str(error)) from error
+
+
+def load_part(
+    model: StoredModel,
+    config: WorkerConfig,
+    communicator: "Communicator | None" = None,
+    around_build: AroundBuild = nullcontext,
+) -> ModelEngine:
+    """A model on a CPU or a CUDA device; of a group, the part of the communicator's rank. Raises StartError."""
     sleep_while_waiting()
     # Imported here because it imports torch, which a fake engine can do without: seconds and 200 MB.
     from services.worker.engine.cpu import CpuEngine
@@ -111,8 +149,8 @@ def _load_model_engine(model: StoredModel, config: WorkerConfig, around_build: A
 
     try:
         if config.engine == "cuda":
-            return CudaEngine.load(model, config)
-        engine = CpuEngine.load(model, config, around_build)
+            return CudaEngine.load(model, config, communicator)
+        engine = CpuEngine.load(model, config, around_build, communicator)
     except (EngineError, UnknownArchitecture, WeightsError, ModelError) as error:
         raise StartError(str(error)) from error
     if model.config.quantization is not None:

@@ -26,6 +26,8 @@ from services.worker.models.native import build_native, padded_inner_size
 from services.worker.models.packers import Bf16Packer, Packer
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
+from services.worker.models.shards import own_config, own_weights
+from services.worker.models.share import Communicator
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
@@ -51,9 +53,11 @@ class CpuEngine:
         options: EngineOptions,
         packer: Packer | None = None,
         around_build: AroundBuild = nullcontext,
+        communicator: Communicator | None = None,
     ) -> None:
         """weights: Hugging Face names and tensors. packer: of the weights for the C++ kernels, None for bfloat16.
-        around_build: of these kernels, should they have to be built.
+        around_build: of these kernels, should they have to be built. communicator: of the group that this rank computes
+        the model with; torch does so, and kv_cache_memory_bytes is of each rank.
 
         Raises EngineError, UnknownArchitecture, WeightsError.
         """
@@ -65,20 +69,24 @@ class CpuEngine:
         self.vocab_size = config.vocab_size
         self.block_size = options.block_size
         self.max_model_len = resolve_max_model_len(options.max_model_len, config)
-        shape = _native_shape(config, options)
-        choice = choose_kernels(config, options, shape.problem(), around_build)
+        own, num_ranks = own_config(config, communicator), 1 if communicator is None else communicator.size
+        shape = _native_shape(own, options)
+        problem = shape.problem() if num_ranks == 1 else f"tensor_parallel_size is {num_ranks}"
+        choice = choose_kernels(config, options, problem, around_build)
         self.dtype, self.fallback_reason = choice.dtype, choice.fallback_reason
-        self.num_blocks = num_kv_blocks(
-            config, options, self.max_model_len, self.dtype.itemsize, available_memory_bytes()
-        )
+        available = available_memory_bytes() // num_ranks
+        self.num_blocks = num_kv_blocks(own, options, self.max_model_len, self.dtype.itemsize, available)
+        if communicator is not None:
+            self.num_blocks = communicator.smallest(self.num_blocks)
         self._max_num_seqs = options.max_num_seqs
         self._max_num_batched_tokens = options.max_num_batched_tokens
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len))
-        decoder = build(config, Parameters(weights, config.parameter_shapes(), self.dtype))
+        parameters = Parameters(own_weights(config, weights, communicator), own.parameter_shapes(), self.dtype)
+        decoder = build(own, parameters).shared(config.vocab_size, communicator)
         self.forward: Forward
         if choice.library is None:
-            self.forward = TorchForward(decoder, config, cos_sin, self.dtype, self.num_blocks, self.block_size)
+            self.forward = TorchForward(decoder, own, cos_sin, self.dtype, self.num_blocks, self.block_size)
         else:
             shape, num_threads = replace(shape, num_blocks=self.num_blocks), torch.get_num_threads()
             self.forward = NativeForward(
@@ -88,10 +96,16 @@ class CpuEngine:
         self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"
 
     @classmethod
-    def load(cls, model: StoredModel, options: EngineOptions, around_build: AroundBuild = nullcontext) -> Self:
+    def load(
+        cls,
+        model: StoredModel,
+        options: EngineOptions,
+        around_build: AroundBuild = nullcontext,
+        communicator: Communicator | None = None,
+    ) -> Self:
         """The engine for a stored model. Raises EngineError with the numbers where its memory does not suffice."""
         weights, packer = iter_weights(model), packer_for(model, options)
-        return cls(model.name, model.version, model.config, weights, options, packer, around_build)
+        return cls(model.name, model.version, model.config, weights, options, packer, around_build, communicator)
 
     def warm_up(self) -> None:
         """Claims memory for the cache, and computes a full prefill step, a full decode step and a single row, which

@@ -23,6 +23,8 @@ from services.worker.engine.warm_up import warm_up_step
 from services.worker.models.cuda import Limits
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
+from services.worker.models.shards import own_config, own_weights
+from services.worker.models.share import Communicator
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
@@ -45,9 +47,13 @@ class CudaEngine:
         config: ModelConfig,
         weights: Iterable[tuple[str, Tensor]],
         options: CudaEngineOptions,
+        communicator: Communicator | None = None,
     ) -> None:
-        """weights: Hugging Face names and tensors. Measures a full step's memory, sizes the KV cache by it, and
-        captures decode steps. Raises EngineError, UnknownArchitecture, WeightsError."""
+        """weights: Hugging Face names and tensors. communicator: of the group that this rank computes the model with.
+
+        Measures a full step's memory, sizes the KV cache by it, and captures decode steps; each rank does, at the same
+        time. Raises EngineError, UnknownArchitecture, WeightsError.
+        """
         from kernels.cuda.device_module import DeviceLoader  # CuPy is there only where a device is
 
         build = builder_of(config.architecture)
@@ -63,7 +69,8 @@ class CudaEngine:
         dtype = resolve_cuda_dtype(options.dtype, config)
         cache_dtype = torch.float8_e4m3fn if options.kv_cache_dtype == "fp8" else dtype
         free_before, total = torch.cuda.mem_get_info()
-        on_device = ((name, tensor.to(device)) for name, tensor in weights)
+        own = own_config(config, communicator)
+        on_device = ((name, tensor.to(device)) for name, tensor in own_weights(config, weights, communicator))
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         num_processors = torch.cuda.get_device_properties(device).multi_processor_count
         limits = Limits(
@@ -71,14 +78,15 @@ class CudaEngine:
             max_num_seqs=options.max_num_seqs,
             num_parallel=_BLOCKS_PER_PROCESSOR * num_processors,
         )
-        per_layer = (config.num_key_value_heads, config.head_dim)
+        per_layer = (own.num_key_value_heads, own.head_dim)
 
         def new_cache(num_blocks: int) -> Tensor:
-            shape = (config.num_hidden_layers, 2, num_blocks, options.block_size, *per_layer)
+            shape = (own.num_hidden_layers, 2, num_blocks, options.block_size, *per_layer)
             return torch.zeros(shape, dtype=cache_dtype, device=device)
 
         with explained("load the model", total):
-            decoder = build(config, Parameters(on_device, config.parameter_shapes(), dtype))
+            decoder = build(own, Parameters(on_device, own.parameter_shapes(), dtype))
+            decoder = decoder.shared(config.vocab_size, communicator)
             cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len)).to(device)
             load = DeviceLoader()
             sampling_limits = SamplingLimits(
@@ -89,7 +97,7 @@ class CudaEngine:
             )
             sample = Sampling(load, torch.float32, sampling_limits, device)
             try:
-                self.forward = CudaForward(decoder, config, cos_sin, new_cache(1), limits, load, sample)
+                self.forward = CudaForward(decoder, own, cos_sin, new_cache(1), limits, load, sample)
             except ValueError as error:
                 raise EngineError(f"the CUDA kernels cannot run this model: {error}") from error
             profile = self._profile(total, free_before)
@@ -97,6 +105,8 @@ class CudaEngine:
             block_bytes=new_cache(1).nbytes, block_size=self.block_size, max_model_len=self.max_model_len
         )
         self.num_blocks = num_cuda_blocks(profile, needs, options.gpu_memory_utilization, options.kv_cache_memory_bytes)
+        if communicator is not None:
+            self.num_blocks = communicator.smallest(self.num_blocks)
         with explained("capture decode steps", total):
             self.forward.use_cache(new_cache(self.num_blocks))
             if not options.enforce_eager:
@@ -109,11 +119,11 @@ class CudaEngine:
         }
 
     @classmethod
-    def load(cls, model: StoredModel, options: CudaEngineOptions) -> Self:
+    def load(cls, model: StoredModel, options: CudaEngineOptions, communicator: Communicator | None = None) -> Self:
         """The engine for a stored model. Raises EngineError where there is no device, or too little memory."""
         if not torch.cuda.is_available():
             raise EngineError("engine cuda finds no CUDA device; --engine cpu needs none")
-        return cls(model.name, model.version, model.config, iter_weights(model), options)
+        return cls(model.name, model.version, model.config, iter_weights(model), options, communicator)
 
     def warm_up(self) -> None:
         """Computes a full prefill step, a full decode step and a single row, which write nothing into the cache."""

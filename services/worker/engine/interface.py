@@ -86,3 +86,10 @@ class Engine(Protocol):
 
     def step(self, batch: StepInput) -> StepOutput:
         """Compute the batch: write its KV, return its sampled tokens."""
+
+
+class ModelEngine(Engine, Protocol):
+    """An engine that computes a model, hence one that can be a rank of a group."""
+
+    def compute_logits(self, batch: StepInput) -> object:
+        """step without the sampling."""

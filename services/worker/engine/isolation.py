@@ -48,6 +48,8 @@ def step_one_by_one(engine: Engine, batch: StepInput) -> StepOutput:
         alone, rows = take_one(batch, index)
         try:
             output = engine.step(alone)
+        except EngineBroken:
+            raise
         except Exception as error:
             if is_sticky(error):
                 raise EngineBroken(f"the device's context is lost: {error}") from error

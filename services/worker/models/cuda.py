@@ -120,18 +120,21 @@ class CudaDecoder:
             normed = self._normed(residual, layer.attention_norm.weight, layer.attention_norm.eps, added)
             attended = self._attention(layer.attention, normed, step, caches[0], caches[1])
             if layer is self.decoder.layers[-1]:
-                is_finite = torch.isfinite(residual.sum(dim=1) + attended.float().sum(dim=1))
+                is_finite = torch.isfinite(residual.sum(dim=1) + self._added_up(attended.float().sum(dim=1)))
                 residual, attended = self._keep_sampled(residual, attended, step.row_tokens)
             added = self._feed_forward(layer, residual, attended)
         norm = self.decoder.final_norm
         sampled = self._normed(residual, norm.weight, norm.eps, added)
         is_finite[step.row_tokens] &= torch.isfinite(residual.sum(dim=1))
-        return _wide_product(sampled, self.decoder.lm_head.weight), is_finite
+        logits, share = _wide_product(sampled, self.decoder.lm_head.weight), self.decoder.share
+        return logits if share is None else share.whole_logits(logits), is_finite
 
     def _embed(self, token_ids: Tensor) -> Tensor:
-        embedding = self.decoder.embedding
-        unknown = (token_ids < 0) | (token_ids >= len(embedding))
+        embedding, share = self.decoder.embedding, self.decoder.share
         residual = self._space.residual[: len(token_ids)]
+        if share is not None:
+            return residual.copy_(share.embed(token_ids, embedding))
+        unknown = (token_ids < 0) | (token_ids >= len(embedding))
         residual.copy_(embedding[token_ids.masked_fill(unknown, 0)])
         return residual.masked_fill_(unknown.unsqueeze(1), float("nan"))
 
@@ -180,12 +183,17 @@ class CudaDecoder:
         num_tokens, space = len(residual), self._space
         projected = space.projected[:num_tokens]
         _product(projected, attended, layer.attention.output)
+        self._added_up(projected)
         normed = self._normed(residual, layer.feed_forward_norm.weight, layer.feed_forward_norm.eps, projected)
         gate_up, activated = space.gate_up[:num_tokens], space.activated[:num_tokens]
         _product(gate_up, normed, layer.feed_forward.gate_up)
         self._silu(activated, gate_up)
         _product(projected, activated, layer.feed_forward.down)
-        return projected
+        return self._added_up(projected)
+
+    def _added_up(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts, in place."""
+        return part if self.decoder.share is None else self.decoder.share.communicator.add_up(part)
 
 
 def _product(out: Tensor, x: Tensor, linear: Linear) -> None:

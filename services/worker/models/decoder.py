@@ -1,7 +1,7 @@
 """A decoder-only transformer: embedding, layers, final norm, logits of the rows that are sampled."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from services.worker.models.layers import Attention, DecoderLayer, FeedForward, Linear, RmsNorm, StepContext
 from services.worker.models.parameters import Parameters
+from services.worker.models.share import Communicator, Share
 from shared.repository.config import ModelConfig
 
 EMBEDDING_NAME = "model.embed_tokens.weight"
@@ -20,12 +21,18 @@ BuildAttention = Callable[[ModelConfig, Parameters, int], Attention]
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """embedding: [vocabulary, hidden size]; lm_head is the same tensor where the model ties them."""
+    """embedding: [vocabulary, hidden size]; lm_head is the same tensor where the model ties them. share: of a model
+    that several ranks compute together, None for a whole one."""
 
     embedding: Tensor
     layers: list[DecoderLayer]
     final_norm: RmsNorm
     lm_head: Linear
+    share: Share | None = None
+
+    def shared(self, vocab_size: int, communicator: Communicator | None) -> "Decoder":
+        """As a rank's share of a model with this vocabulary; as it is if there is no group."""
+        return self if communicator is None else replace(self, share=Share(communicator, vocab_size))
 
     @property
     def is_tied(self) -> bool:
@@ -48,16 +55,21 @@ class Decoder:
         normed = self.layers[0].attention_norm(residual)
         next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
         for layer, caches, next_norm in zip(self.layers, kv_cache, next_norms, strict=True):
-            attended = layer.attention(normed, step, caches[0], caches[1])
+            attended = self._added_up(layer.attention(normed, step, caches[0], caches[1]))
             normed = layer.feed_forward_norm.after_adding(attended, residual)
-            advanced = layer.feed_forward(normed)
+            advanced = self._added_up(layer.feed_forward(normed))
             if next_norm is not None:
                 normed = next_norm.after_adding(advanced, residual)
         sampled = self.final_norm.after_adding(advanced[rows], residual[rows])
-        return self._logits(sampled), residual
+        logits = self._logits(sampled)
+        return logits if self.share is None else self.share.whole_logits(logits), residual
+
+    def _added_up(self, part: Tensor) -> Tensor:
+        """What goes to the residual: float32 where it is a sum of several ranks' parts."""
+        return part if self.share is None else self.share.communicator.add_up(part.float())
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """float32 [R, vocabulary] for hidden [R, hidden size].
+        """float32 [R, vocabulary] for hidden [R, hidden size]; of a share its own columns.
 
         A product of bfloat16 comes out rounded to 8 bits, where the two likeliest tokens are often equal; so the
         largest logits are computed once more in float32.
@@ -71,6 +83,8 @@ class Decoder:
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         """float32 [T, hidden size]."""
+        if self.share is not None:
+            return self.share.embed(token_ids, self.embedding)
         unknown = (token_ids < 0) | (token_ids >= len(self.embedding))
         if not unknown.any():
             return functional.embedding(token_ids, self.embedding).float()

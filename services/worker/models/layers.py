@@ -54,7 +54,7 @@ class RmsNorm:
 
     def after_adding(self, x: Tensor, residual: Tensor) -> Tensor:
         """Adds x to residual, float32, in place; returns the sum normalised."""
-        return add_rms_norm(x, residual, self.weight, self.eps)[0]
+        return add_rms_norm(x, residual, self.weight, self.eps)[0].to(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,12 @@ class WeightsError(Exception):
     """Weights that do not fit the model's configuration; the message names the tensor."""
 
 
+def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...] | None) -> None:
+    """Raises WeightsError if the tensor has another shape; expected: None for any."""
+    if expected is not None and tuple(tensor.shape) != expected:
+        raise WeightsError(f"{name} has shape {tuple(tensor.shape)}, the configuration asks for {expected}")
+
+
 class Parameters:
     """Weights in the engine's dtype, those of norms in float32. Each is taken once: a fused copy doubles no memory."""
 
@@ -24,8 +30,7 @@ class Parameters:
         for name, tensor in weights:
             if name not in shapes:
                 raise WeightsError(f"unexpected tensor {name}")
-            if tuple(tensor.shape) != shapes[name]:
-                raise WeightsError(f"{name} has shape {tuple(tensor.shape)}, the configuration asks for {shapes[name]}")
+            check_shape(name, tensor, shapes[name])
             self._tensors[name] = tensor.to(torch.float32 if name.endswith("norm.weight") else dtype).contiguous()
         self.dtype = dtype
         missing = sorted(shapes.keys() - self._tensors.keys())

@@ -1,0 +1,57 @@
+"""Rank 0's engine in front of the others: one plan for all ranks."""
+
+from collections.abc import Callable
+
+from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.isolation import EngineBroken
+from services.worker.parallel.orders import Step, WarmUp
+from services.worker.parallel.ranks import Ranks
+
+
+class GroupEngine:
+    """See services.worker.engine.interface.Engine. Every rank computes each step; rank 0 samples.
+
+    close: ends the other ranks, so that this process may start others; the end of the process does so, too.
+    """
+
+    def __init__(self, engine: Engine, ranks: Ranks, close: Callable[[], None]) -> None:
+        self.model = engine.model
+        self.model_version = engine.model_version
+        self.device = f"{engine.device} and {len(ranks.pids)} more"
+        self.kernels = engine.kernels
+        self.num_blocks = engine.num_blocks
+        self.block_size = engine.block_size
+        self.max_model_len = engine.max_model_len
+        self.vocab_size = engine.vocab_size
+        self.ranks = ranks
+        self.close = close
+        self._engine = engine
+        if hasattr(engine, "device_uuid") and hasattr(engine, "memory_bytes"):  # metrics are those of rank 0's device
+            self.device_uuid, self.memory_bytes = engine.device_uuid, engine.memory_bytes
+
+    def warm_up(self) -> None:
+        """All ranks at once."""
+        self.ranks.tell(WarmUp())
+        self._engine.warm_up()
+
+    def step(self, batch: StepInput) -> StepOutput:
+        """The step on all ranks. Raises EngineBroken whatever goes wrong: a rank that is not where the others are
+        cannot be told to try a step again."""
+        self.ranks.tell(Step.of(batch))
+        try:
+            output = self._engine.step(batch)
+        except EngineBroken:
+            raise
+        except Exception as error:
+            raise EngineBroken(f"rank 0 failed in a step of all ranks: {error!r}") from error
+        if output.errors or output.failed:
+            output.spoiled_blocks = _blocks_of_failed(batch, output, self.block_size)
+        return output
+
+
+def _blocks_of_failed(batch: StepInput, output: StepOutput, block_size: int) -> list[int]:
+    """All blocks of failed sequences: any rank's part of one may hold values that are not finite, and rank 0 sees its
+    own part alone. A block too many costs no more than a miss of the cache."""
+    failed = {*output.failed, *(int(batch.sampled[row]) for row in output.errors)}
+    used = -(-batch.context_lens // block_size)
+    return sorted({block for index in failed for block in batch.block_tables[index, : used[index]].tolist()})

@@ -28,7 +28,7 @@ __global__ void indexed(int* out, const int* in) {
 
 
 def names(kernels: Kernels) -> str:
-    return f"{kernels.operation}-{[*kernels.instances, *kernels.further][0].split('::')[-1]}"
+    return f"{kernels.operation}-{[*kernels.instances, *kernels.further][0].removeprefix('tokenbus::')}"
 
 
 @pytest.mark.parametrize("kernels", USUAL, ids=names)

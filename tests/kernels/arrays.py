@@ -1,5 +1,7 @@
 """Random inputs for kernel tests, and comparison of a torch result with a NumPy reference."""
 
+import math
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.paged_attention import reference
+
+MAP_NORESERVE = 0x4000  # of Linux
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -30,6 +34,21 @@ def assert_close(actual: Tensor, expected: NDArray[np.float32], dtype: torch.dty
     assert actual.dtype == dtype
     relative, absolute = TOLERANCES[dtype]
     np.testing.assert_allclose(to_float32(actual), expected, rtol=relative, atol=absolute)
+
+
+def assert_rounded_once(actual: Tensor, expected: NDArray[np.float32], dtype: torch.dtype) -> None:
+    """The nearest numbers of dtype, but for float32 sums in another order; and actual has that dtype."""
+    assert actual.dtype == dtype
+    half_unit = torch.finfo(dtype).eps / 2
+    np.testing.assert_allclose(to_float32(actual), expected, rtol=half_unit * 1.02, atol=1e-6)
+
+
+def zeros_without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Of any size: a page of it needs memory when something is written there."""
+    numbers = math.prod(shape)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    memory = mmap.mmap(-1, numbers * dtype.itemsize, flags=flags)
+    return torch.frombuffer(memory, dtype=dtype, count=numbers).view(shape)
 
 
 @dataclass

@@ -27,8 +27,11 @@ class Outcome:
         return f"{ending}: {self.text}"
 
 
-def fork(work: Callable[[], None], cpu_limit_s: int) -> Outcome:
-    """Do it in a fork of a process that has one thread. SIGXCPU ends it after so much of the processor's time."""
+def fork(work: Callable[[], int | None], cpu_limit_s: int) -> Outcome:
+    """Do it in a fork of a process that has one thread: the exit status is what it returns, or 1 if it raises.
+
+    SIGXCPU ends it after so much of the processor's time.
+    """
     with tempfile.TemporaryFile() as written:
         child = os.fork()
         if child == 0:
@@ -38,17 +41,16 @@ def fork(work: Callable[[], None], cpu_limit_s: int) -> Outcome:
         return Outcome(os.waitstatus_to_exitcode(status), written.read().decode(errors="replace"))
 
 
-def _do(work: Callable[[], None], written: int, cpu_limit_s: int) -> int:
+def _do(work: Callable[[], int | None], written: int, cpu_limit_s: int) -> int:
     for stream in (1, 2):
         os.dup2(written, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, cpu_limit_s + 1))
     try:
-        work()
+        return work() or 0
     except BaseException:
         traceback.print_exc()
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernels.cuda.arguments import as_number
 from kernels.cuda.module import Argument, Dim3, KernelModule
-from tests.kernels.emulator.build import FAST, build
+from tests.kernels.emulator.build import FAST, OURS, Tree, build
 from tests.kernels.emulator.checks import Parameter, check_shape, mismatch
 
 FORWARD, BACKWARD, RANDOM = range(3)
@@ -78,10 +78,11 @@ class EmulatedModule:
         instances: Sequence[str],
         schedule: Schedule = SCHEDULES[0],
         flags: Sequence[str] = FAST,
+        tree: Tree = OURS,
     ) -> None:
         self.counts = Counts()
         self._schedule = schedule
-        self._library = ctypes.CDLL(str(build(source, instances, flags)))
+        self._library = ctypes.CDLL(str(build(source, instances, flags, tree)))
         self._indices = {instance: index for index, instance in enumerate(instances)}
 
     def launch(

@@ -1,0 +1,62 @@
+"""All planted bugs. An operation adds its own: a module with MUTANTS, and a line in ALL.
+
+As a program it tries those that standard input names, all of them at a terminal, and says how each was caught.
+"""
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.kernels.cuda import small_mutants
+from tests.kernels.cuda.mutant import FLAGS, Mutant, run
+from tests.kernels.emulator.build import precompile
+from tests.kernels.emulator.forked import Outcome, fork
+from tests.kernels.emulator.sanitized import Check
+
+ALL: dict[str, Mutant] = {**small_mutants.MUTANTS}
+
+NONE = "no bug"  # the name of what must pass
+CAUGHT = 3  # the exit status where a check failed; a crash catches a bug as well
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGXCPU)
+CPU_LIMIT_S = 60  # a bug may be that a kernel never ends
+
+
+def try_out(name: str, folder: Path) -> int:
+    """The exit status. Without a bug, every check of any."""
+    mutant = ALL.get(name)
+    checks: Sequence[Check] = every_check() if mutant is None else mutant.checks
+    caught = run(checks, folder, mutant)
+    sys.stdout.write(caught)
+    return CAUGHT if caught else 0
+
+
+def every_check() -> list[Check]:
+    """Once each."""
+    return list(dict.fromkeys(check for mutant in ALL.values() for check in mutant.checks))
+
+
+def verdict(name: str, outcome: Outcome) -> str:
+    """What is wrong with a mutant; nothing if it was caught, and if there was none to catch."""
+    if name == NONE:
+        return "" if outcome.is_good else str(outcome)
+    if outcome.status == CAUGHT or -outcome.status in CRASHES:
+        return ""
+    return "nothing catches it" if outcome.is_good else str(outcome)
+
+
+def main(names: Iterable[str]) -> None:
+    """Write each one's name, verdict and outcome as a line of JSON as soon as it is asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        precompile(Path(folder), FLAGS)
+        for name in names:
+            outcome = fork(partial(try_out, name, Path(folder)), CPU_LIMIT_S)
+            sys.stdout.write(json.dumps([name, verdict(name, outcome), str(outcome)]) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main([NONE, *ALL] if sys.stdin.isatty() else map(str.strip, sys.stdin))

@@ -31,6 +31,7 @@ def parse_config(document: Mapping[str, Any], file: Path) -> ModelConfig:
     fields = Fields(document, file)
     if fields.text("hidden_act", "silu") != "silu":
         raise UnsupportedModel(file, f"hidden_act {shown(document['hidden_act'])} is not supported, only silu is")
+    _refuse_other_attention(document, file)
     num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", _DEFAULT_KV_HEADS[family] or num_heads)
@@ -77,6 +78,15 @@ def _architecture(document: Mapping[str, Any], file: Path) -> str:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedModel(file, f"unknown architecture {shown(names[0])}; known architectures: {known}")
     return names[0]
+
+
+def _refuse_other_attention(document: Mapping[str, Any], file: Path) -> None:
+    """What would change the scores of attention, and is of no architecture that the engine runs."""
+    if document.get("alibi") or document.get("use_alibi") or document.get("position_embedding_type") == "alibi":
+        raise UnsupportedModel(file, "ALiBi is not supported: positions are told by RoPE alone")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if document.get(name) is not None:
+            raise UnsupportedModel(file, f"{name} {shown(document[name])} is not supported, only null is")
 
 
 def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:

@@ -18,7 +18,7 @@ COMMANDS = {
     "status": ("deploy.cli.status", "show the processes of a running node"),
     "restart": ("deploy.cli.restart", "start its services anew; --rolling: without one failed stream"),
     "ask": ("deploy.cli.ask", "ask a running Tokenbus one question, over NATS or HTTP"),
-    "model": ("deploy.cli.model", "add, list, show, verify and remove models"),
+    "model": ("deploy.cli.model", "add, list, show, verify, export, quantize and remove models"),
     "log": ("deploy.cli.log", "verify the log: nothing lost, doubled, foreign or computed on a wrong prefix"),
     "bench": ("deploy.cli.bench", "measure this system, or any server with OpenAI's API"),
     "demo": ("deploy.cli.demo", "start everything, ask one question, stop everything"),

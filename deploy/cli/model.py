@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from deploy.cli import quantize
 from deploy.cli.errors import one_line
 from deploy.cli.progress import model_progress
 from shared.repository.errors import BadModelFile, ModelError, ModelNotFound
@@ -48,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("name")
     export.add_argument("folder", type=Path, help="new folder to write")
     export.add_argument("--dtype", choices=_DTYPES, default="auto", help="auto: the model's own (default)")
-    for command in (show, verify, remove, export):
+    quantise = _command(
+        commands, "quantize", _quantize, "write a model with 4- or 8-bit weights as a Hugging Face folder"
+    )
+    quantize.add_arguments(quantise)
+    for command in (show, verify, remove, export, quantise):
         every = command in (verify, remove)
         command.add_argument("--version", help="default: all of them" if every else "default: the newest")
 
@@ -172,6 +177,13 @@ def _export(repository: ModelRepository, args: argparse.Namespace) -> int:
     with model_progress(_console(stderr=True)) as progress:
         export_model(model, args.folder, None if args.dtype == "auto" else args.dtype, progress)
     print(f"Exported {model.name} version {model.version} to {args.folder}")
+    return 0
+
+
+def _quantize(repository: ModelRepository, args: argparse.Namespace) -> int:
+    model = _open(repository, args.name, args.version)
+    quantize.quantize(model, args, _console(stderr=True))
+    print(f"Quantised {model.name} version {model.version} to {args.output}; `tokenbus model add` stores it")
     return 0
 
 

@@ -1,0 +1,117 @@
+"""What `tokenbus model quantize` does, from a stored model to a Hugging Face folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from services.worker.models.decoder import Decoder
+from services.worker.models.layers import Linear
+from services.worker.models.parameters import Parameters
+from services.worker.models.registry import builder_of
+from services.worker.quantize.calibration import split_text
+from services.worker.quantize.layer_parts import PROJECTIONS, projection
+from services.worker.quantize.quantizer import QuantisedLayer, Recipe, quantise_layers
+from shared.quantization.codec import store_matrix
+from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMatrix
+from shared.quantization.stored import stored_parts
+from shared.repository.config import ModelConfig
+from shared.repository.errors import ModelError
+from shared.repository.export import write_folder
+from shared.repository.progress import Progress, no_progress
+from shared.repository.quantization_json import to_quantization_config
+from shared.repository.stored_model import StoredModel
+from shared.repository.weights import iter_weights
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def quantise_model(
+    model: StoredModel, recipe: Recipe, calibration: str, folder: Path, progress: Progress = no_progress
+) -> Path:
+    """Write the model with quantised projections to a new folder; returns it.
+
+    calibration: a text of the kind that the model will read and write. All weights are in memory in float32 at the
+    beginning. Raises ModelError for a shape that cannot be quantised so, a text that says too little, or a folder that
+    exists.
+    """
+    config = model.config
+    check_shapes(config, recipe)
+    if folder.exists():
+        raise ModelError(f"{folder}: exists already")
+    tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
+    sequences = split_text(tokenizer, calibration, config.max_position_embeddings)
+    stored = _DTYPES[config.torch_dtype]
+    parameters = Parameters(iter_weights(model, progress=progress), config.parameter_shapes(), torch.float32)
+    decoder = builder_of(config.architecture)(config, parameters)
+    layers = quantise_layers(decoder, config, sequences, recipe, stored)
+    tensors = _tensors(decoder, config, recipe, _counted(layers, config, model.name, progress), stored)
+    return write_folder(model, folder, tensors, {"quantization_config": to_quantization_config(recipe.quantization)})
+
+
+def check_shapes(config: ModelConfig, recipe: Recipe) -> None:
+    """Raises ModelError for a projection that cannot be in the recipe's layout."""
+    for name, shape in config.parameter_shapes().items():
+        if name.endswith("_proj.weight"):
+            try:
+                stored_parts(recipe.quantization, *shape)
+            except ValueError as error:
+                raise ModelError(f"{name} cannot be {recipe.method}: {error}") from error
+
+
+def _counted(
+    layers: Iterator[QuantisedLayer], config: ModelConfig, name: str, progress: Progress
+) -> Iterator[QuantisedLayer]:
+    num_weights = sum(rows[0] * rows[1] for name, rows in config.parameter_shapes().items() if "_proj.w" in name)
+    for index, layer in enumerate(layers, 1):
+        yield layer
+        progress(f"quantise {name}", num_weights * index // config.num_hidden_layers, num_weights)
+
+
+def _tensors(
+    decoder: Decoder,
+    config: ModelConfig,
+    recipe: Recipe,
+    layers: Iterator[QuantisedLayer],
+    stored: torch.dtype,
+) -> Iterator[tuple[str, Tensor]]:
+    """Everything that the folder's safetensors hold, by name."""
+    yield "model.embed_tokens.weight", decoder.embedding.to(stored)
+    for index, done in enumerate(layers):
+        prefix, layer = f"model.layers.{index}.", done.layer
+        norms = {
+            "input_layernorm": layer.attention_norm,
+            "post_attention_layernorm": layer.feed_forward_norm,
+            "self_attn.q_norm": layer.attention.query_norm,
+            "self_attn.k_norm": layer.attention.key_norm,
+        }
+        for name, norm in norms.items():
+            if norm is not None:
+                yield f"{prefix}{name}.weight", norm.weight.to(stored)
+        for name in PROJECTIONS:
+            yield from _projection_tensors(projection(layer, name), done.matrices[name], config, recipe, stored)
+    yield "model.norm.weight", decoder.final_norm.weight.to(stored)
+    if not decoder.is_tied:
+        yield "lm_head.weight", decoder.lm_head.weight.to(stored)
+
+
+def _projection_tensors(
+    linear: Linear, matrix: QuantisedMatrix, config: ModelConfig, recipe: Recipe, stored: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """Of the parameters that a fused projection stacks."""
+    shapes, first = config.parameter_shapes(), 0
+    for name in linear.names:
+        stem, last = name.removesuffix("weight"), first + shapes[name][0]
+        for end, part in store_matrix(recipe.quantization, _rows(matrix, first, last)).items():
+            yield stem + end, part.contiguous()
+        if linear.bias is not None:
+            yield stem + "bias", linear.bias[first:last].to(stored)
+        first = last
+
+
+def _rows(matrix: QuantisedMatrix, first: int, last: int) -> QuantisedMatrix:
+    if isinstance(matrix, ScaledMatrix):
+        return ScaledMatrix(matrix.values[first:last], matrix.scales[first:last])
+    return GroupedMatrix(matrix.codes[first:last], matrix.scales[first:last], matrix.zeros[first:last], matrix.group_of)

@@ -1,0 +1,114 @@
+"""GPTQ and AWQ on one matrix: better on the inputs that were seen, and nothing but the grid's values."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.quantize.awq import search_scales
+from services.worker.quantize.gptq import quantise_gptq
+from services.worker.quantize.grids import Grid, Int4Grid, ScaledGrid, round_plainly
+from services.worker.quantize.statistics import InputStatistics, output_error
+from shared.quantization.matrix import GroupedMatrix
+
+N_OUT, N_IN = 48, 256
+GRIDS: list[Grid] = [Int4Grid(32), Int4Grid(128), ScaledGrid(torch.int8), ScaledGrid(torch.float8_e4m3fn)]
+
+
+@pytest.fixture
+def weights() -> Tensor:
+    return torch.randn((N_OUT, N_IN), generator=torch.Generator().manual_seed(1)) * 0.05
+
+
+@pytest.fixture
+def statistics() -> InputStatistics:
+    """Of inputs that depend on each other, some of them much larger than the others, as a model's are."""
+    random = torch.Generator().manual_seed(2)
+    mixing = torch.randn((N_IN // 4, N_IN), generator=random)
+    sizes = torch.rand(N_IN, generator=random) ** 6 * 20 + 0.1
+    statistics = InputStatistics(N_IN)
+    for _ in range(3):
+        noise = torch.randn((200, N_IN), generator=random)
+        statistics.add((torch.randn((200, N_IN // 4), generator=random) @ mixing + noise) * sizes)
+    return statistics
+
+
+def error_of(dequantised: Tensor, weights: Tensor, statistics: InputStatistics) -> float:
+    return output_error(dequantised - weights, statistics.products)
+
+
+def test_statistics_are_means_over_all_inputs() -> None:
+    x = torch.randn((7, 5), generator=torch.Generator().manual_seed(3))
+    statistics = InputStatistics(5)
+    statistics.add(x[:3])
+    statistics.add(x[3:])
+    torch.testing.assert_close(statistics.products.float(), x.t() @ x / 7)
+    torch.testing.assert_close(statistics.magnitudes.float(), x.abs().mean(dim=0))
+    difference = torch.randn((4, 5), generator=torch.Generator().manual_seed(4))
+    expected = float((x @ difference.t()).square().sum(dim=1).mean())
+    assert output_error(difference, statistics.products) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_rounding_is_to_the_nearest_value(grid: Grid, weights: Tensor) -> None:
+    fit = grid.fit(weights[:, :32])
+    codes = grid.codes(weights[:, :32], fit)
+    found = grid.values(codes, fit)
+    if isinstance(grid, Int4Grid):
+        every = grid.values(torch.arange(16, dtype=torch.uint8).expand(N_OUT, 16), fit)
+    elif grid == ScaledGrid(torch.int8):
+        every = grid.values(torch.arange(-127, 128, dtype=torch.int8).expand(N_OUT, 255), fit)
+    else:
+        every = grid.values(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).expand(N_OUT, 256), fit)
+    distances = (every.unsqueeze(1) - weights[:, :32].unsqueeze(2)).abs().nan_to_num(1e9)
+    torch.testing.assert_close((found - weights[:, :32]).abs(), distances.amin(dim=2), rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("desc_act", [False, True])
+def test_gptq_is_better_than_rounding(grid: Grid, desc_act: bool, weights: Tensor, statistics: InputStatistics) -> None:
+    plain = error_of(round_plainly(weights, grid).dequantise(), weights, statistics)
+    matrix = quantise_gptq(weights, statistics.products, grid, desc_act)
+    assert error_of(matrix.dequantise(), weights, statistics) < 0.6 * plain
+
+
+def test_inputs_that_do_not_depend_on_each_other_are_rounded_plainly(weights: Tensor) -> None:
+    for grid in GRIDS:
+        plain = round_plainly(weights, grid).dequantise()
+        assert torch.equal(quantise_gptq(weights, torch.eye(N_IN).double(), grid, False).dequantise(), plain)
+
+
+def test_desc_act_takes_the_largest_inputs_first(weights: Tensor, statistics: InputStatistics) -> None:
+    matrix = quantise_gptq(weights, statistics.products, Int4Grid(64), True)
+    assert isinstance(matrix, GroupedMatrix)
+    sizes = statistics.products.diagonal()
+    by_group = [sizes[matrix.group_of == group] for group in range(4)]
+    assert all(len(group) == 64 for group in by_group)
+    assert all(float(one.min()) >= float(after.max()) for one, after in pairwise(by_group))
+
+
+def test_an_input_that_never_was_anything_does_no_harm(weights: Tensor, statistics: InputStatistics) -> None:
+    products = statistics.products
+    products[:, 5] = products[5] = 0.0
+    assert torch.isfinite(quantise_gptq(weights, products, Int4Grid(32), False).dequantise()).all()
+
+
+@pytest.mark.parametrize("group_size", [32, 128])
+def test_awqs_scales_are_better_than_none(group_size: int, weights: Tensor, statistics: InputStatistics) -> None:
+    grid = Int4Grid(group_size)
+    plain = error_of(round_plainly(weights, grid).dequantise(), weights, statistics)
+    scales = search_scales(weights, statistics, grid)
+    found = round_plainly(weights * scales, grid).dequantise() / scales
+    assert error_of(found, weights, statistics) < 0.9 * plain
+
+
+def test_inputs_from_the_same_outputs_share_scales(weights: Tensor, statistics: InputStatistics) -> None:
+    scales = search_scales(weights, statistics, Int4Grid(32), (2, 64)).reshape(2, 2, 64)
+    assert torch.equal(scales[:, 0], scales[:, 1])
+    assert not torch.equal(scales[0], scales[1])
+
+
+def test_groups_of_zeros_stay_zeros() -> None:
+    for grid in GRIDS:
+        assert not round_plainly(torch.zeros((8, 128)), grid).dequantise().any()

@@ -16,7 +16,7 @@ _WIDEST_PLAIN_GROUP = 4
 # 168 three, else two.
 _MAX_REGISTERS = {
     "decode_mma": {64: 136, 80: 152, 96: 168, 128: 200, 256: 255},
-    "decode_simt": dict.fromkeys(HEAD_DIMS, 208),
+    "decode_simt": dict.fromkeys(HEAD_DIMS, 216),
     "combine_splits": dict.fromkeys(HEAD_DIMS, 64),
     "prefill_mma": {64: 176, 80: 208, 96: 216, 128: 240, 256: 255},
 }

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.kernels.cuda import small_mutants
+from tests.kernels.cuda import attention_mutants, small_mutants
 from tests.kernels.cuda.mutant import FLAGS, Mutant, run
 from tests.kernels.emulator.build import precompile
 from tests.kernels.emulator.forked import Outcome, fork
 from tests.kernels.emulator.sanitized import Check
 
-ALL: dict[str, Mutant] = {**small_mutants.MUTANTS}
+ALL: dict[str, Mutant] = {**small_mutants.MUTANTS, **attention_mutants.MUTANTS}
 
 NONE = "no bug"  # the name of what must pass
 CAUGHT = 3  # the exit status where a check failed; a crash catches a bug as well

@@ -268,7 +268,7 @@ class StagedRows:
                 raise ValueError("a history is int32 [tokens]")
             begin, end = news.history_tokens, news.history_tokens + len(history)
             if end > self.limits.max_history_tokens:
-                self.refused.setdefault(index, f"the step has histories of more than {begin} tokens")
+                self.refused.setdefault(index, f"the step has histories of more than {self.limits.max_history_tokens} tokens")
                 end = begin
             self.histories.numpy()[begin:end] = history[: end - begin]
             self._records["first_history"][index] = begin

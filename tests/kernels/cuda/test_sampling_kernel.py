@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from kernels.sampling import reference
 from kernels.sampling.cuda import DTYPES, Sampling
+from kernels.sampling.cuda_rows import Limits, News, StagedRows
 from kernels.sampling.rows import NOT_FINITE, Sampled
-from tests.kernels.emulator.module import SCHEDULES, EmulatedModule, Schedule
+from tests.kernels.cuda.sampling_checks import CHECKS, MIXED, SIZE
+from tests.kernels.emulator.module import SCHEDULES, EmulatedModule, Schedule, load_emulated
+from tests.kernels.emulator.sanitized import Check
 from tests.kernels.samplers import EmulatedSampler, new_sampling, sample_by_torch
 from tests.kernels.sampling_cases import LOGITS, MASKED, PARAMETERS, assert_same_tokens
 from tests.kernels.sampling_rows import VOCABULARY, SampledRow, mask_of, positions_of, random_logits, row, rows
@@ -48,19 +51,15 @@ def test_the_same_tokens_as_torch(kind: str, parameters: dict[str, object]) -> N
     assert_same_tokens(EmulatedSampler()(logits, *batch), sample_by_torch(logits, *batch), logits, batch)
 
 
-MIXED = [
-    row(temperature=0.0),
-    row(seed=1, top_p=0.3),
-    row(seed=2, top_p=0.9, top_k=70, logprobs=5),
-    row(seed=3, min_p=0.01, history=[3, 9, 9, 4, 9, 3], num_prompt_tokens=2, frequency_penalty=0.4, logprobs=0),
-    row(seed=4, grammar_mask=mask_of(range(0, 3001, 3), 3001), logit_bias={3: 5.0, 4: 100.0}, bad_token_ids=(6,)),
-    row(temperature=0.0, history=[5] * 70, repetition_penalty=1.4, logit_bias={5: 3.0, 6: 1.0}, logprobs=40),
-]
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_check(schedule: Schedule, check: Check) -> None:
+    check(load_emulated(schedule))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_order_of_threads_changes_not_a_bit(dtype: torch.dtype) -> None:
-    logits = np.stack([random_logits(seed, 3001, spread=1.0) for seed in range(len(MIXED))])
+    logits = np.stack([random_logits(seed, SIZE, spread=1.0) for seed in range(len(MIXED))])
     first, *others = (EmulatedSampler(dtype, schedule)(logits, *MIXED) for schedule in SCHEDULES)
     for other in others:
         assert other.tokens.tolist() == first.tokens.tolist()
@@ -68,7 +67,7 @@ def test_the_order_of_threads_changes_not_a_bit(dtype: torch.dtype) -> None:
 
 
 def test_a_row_depends_on_no_other() -> None:
-    logits = np.stack([random_logits(seed, 3001) for seed in range(len(MIXED))])
+    logits = np.stack([random_logits(seed, SIZE) for seed in range(len(MIXED))])
     sample = EmulatedSampler()
     alone = [sample(logits[index], one) for index, one in enumerate(MIXED)]
     together = sample(logits[::-1], *reversed(MIXED))
@@ -223,8 +222,8 @@ def run(sampling: Sampling, logits: NDArray[np.float32], batch: Sequence[Sampled
 
 
 def test_steps_over_the_same_rows_and_over_others_equal_fresh_ones() -> None:
-    logits = np.stack([random_logits(seed, 3001) for seed in range(len(MIXED))])
-    sampling = new_sampling(3001, len(MIXED))
+    logits = np.stack([random_logits(seed, SIZE) for seed in range(len(MIXED))])
+    sampling = new_sampling(SIZE, len(MIXED))
     for batch in (MIXED, list(reversed(MIXED)), MIXED[:2], MIXED[3:]):
         for position in (4, 5):
             spoil(sampling)
@@ -278,3 +277,74 @@ def test_an_id_of_the_history_that_is_no_token_fails_its_row_unless_its_logits_d
     result = EmulatedSampler()(logits, strange, strange, row(temperature=0.0))
     assert result.errors == {0: "token id 100 is not in the vocabulary of 100", 1: NOT_FINITE}
     assert result.tokens[2] == logits[2].argmax()
+
+
+# ---- what is staged -------------------------------------------------------------------------------------------------
+
+
+def stage(staged: StagedRows, batch: Sequence[SampledRow], position: int) -> News:
+    return staged.stage(batch, np.full(len(batch), position, dtype=np.int32))
+
+
+def test_only_what_is_new_is_copied() -> None:
+    staged = StagedRows(Limits(100, 8, max_history_tokens=50, max_biases=50))
+    plain = [row(temperature=0.0), row(temperature=0.0, logprobs=1)]
+    assert stage(staged, plain, 0) == News(rows=2)
+    assert stage(staged, plain, 1) == News()
+    drawn = [row(seed=3), row(logit_bias={3: 1.0, 4: 2.0}, bad_token_ids=(1,))]
+    assert stage(staged, drawn, 0) == News(rows=2, masks=1, biases=2)
+    assert stage(staged, drawn, 1) == News(rows=2)
+    early = row(temperature=0.0, min_tokens=2, eos_token_ids=(1,))
+    grammar, penalized = row(grammar_mask=mask_of([1], 100)), row(history=[1, 2, 3], presence_penalty=1.0)
+    batch = [row(bad_token_ids=(1,)), early, penalized, grammar]
+    assert stage(staged, batch, 0) == News(rows=4, masks=3, history_tokens=3)
+    assert stage(staged, batch, 1) == News(rows=4, masks=1, history_tokens=3)
+    assert stage(staged, batch, 2) == News(rows=4, masks=1, history_tokens=3)
+    assert stage(staged, batch, 1) == News(rows=4, masks=3, history_tokens=3)
+    assert stage(staged, list(batch), 1) == News(rows=4, masks=3, history_tokens=3)
+
+
+def test_rows_for_which_there_is_no_room_fail_alone() -> None:
+    limits = Limits(100, 5, max_history_tokens=5, max_biases=2, max_top=3)
+    batch = [
+        row(history=[1, 2, 3], presence_penalty=1.0),
+        row(history=[1, 2, 3], presence_penalty=1.0),
+        row(logit_bias={1: 1.0, 2: 1.0, 3: 1.0}),
+        row(logprobs=4),
+        row(temperature=0.0, logit_bias={7: 50.0, 8: 60.0}, logprobs=3),
+    ]
+    result = Sampling(load_emulated(), torch.float32, limits)(torch.zeros(5, 100), batch, positions_of(batch))
+    assert {index: reason.split(" ")[-2:] for index, reason in result.errors.items()} == {
+        1: ["5", "tokens"],
+        2: ["logit", "biases"],
+        3: ["for", "3"],
+    }
+    assert result.tokens[4] == 8
+    assert result.logprobs[4] is not None
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    sampling, plain = new_sampling(10, 2), [row(), row()]
+    with pytest.raises(ValueError, match="float64"):
+        new_sampling(10, 2, torch.float64)
+    for positions in (0, 1, 3):
+        with pytest.raises(ValueError, match="positions for 2 rows"):
+            sampling.stage(plain, np.zeros(positions, dtype=np.int32))
+    with pytest.raises(ValueError, match="room for 2"):
+        sampling.stage([row()] * 3, np.zeros(3, dtype=np.int32))
+    sampling.stage(plain, np.zeros(2, dtype=np.int32))
+    for logits in (torch.zeros(1, 10), torch.zeros(2, 9), torch.zeros(10, 2).T, torch.zeros(2, 10).bfloat16()):
+        with pytest.raises(ValueError, match="logits"):
+            sampling.launch(logits)
+
+
+@pytest.mark.parametrize("history", [np.zeros(3, dtype=np.int64), np.zeros((3, 1), dtype=np.int32)], ids=str)
+def test_a_history_of_another_type_is_refused_and_the_next_step_is_none_the_worse(history: np.ndarray) -> None:
+    wrong, sampling = row(temperature=0.0, presence_penalty=1.0), new_sampling(10, 1)
+    object.__setattr__(wrong, "history", history)
+    logits, batch = np.eye(10, dtype=np.float32)[3][None], [wrong]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="int32"):
+            run(sampling, logits, batch, 0)
+    object.__setattr__(wrong, "history", np.array([3, 3], dtype=np.int32))
+    assert run(sampling, logits, batch, 0).tokens.tolist() == [0]

@@ -267,8 +267,9 @@ class StagedRows:
             if history.dtype != np.int32 or history.ndim != 1:
                 raise ValueError("a history is int32 [tokens]")
             begin, end = news.history_tokens, news.history_tokens + len(history)
-            if end > self.limits.max_history_tokens:
-                self.refused.setdefault(index, f"the step has histories of more than {self.limits.max_history_tokens} tokens")
+            room = self.limits.max_history_tokens
+            if end > room:
+                self.refused.setdefault(index, f"the step has histories of more than {room} tokens")
                 end = begin
             self.histories.numpy()[begin:end] = history[: end - begin]
             self._records["first_history"][index] = begin

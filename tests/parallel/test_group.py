@@ -1,19 +1,29 @@
-"""What a group of ranks computes: the tokens of one rank, for every family, over gloo."""
+"""What a group of ranks computes: the tokens of one rank, for every family, over gloo; and what ends it."""
 
+import os
+import queue
 import random
+import signal
 
+import psutil
 import pytest
 
+from services.worker.config import WorkerConfig
 from services.worker.engine.cpu import CpuEngine
+from services.worker.engine.isolation import EngineBroken
+from services.worker.engine.options import EngineError
+from services.worker.parallel.group import check
 from shared.messages.sampling import Sampling
+from shared.repository.stored_model import StoredModel
 from tests.engine.conftest import store_tiny_model
-from tests.engine.driver import generate, greedy
+from tests.engine.driver import Driver, generate, greedy
 from tests.engine.options import Options
 from tests.parallel.groups import KV_CACHE_BYTES, running_group
 
 NUM_TOKENS = 8
+DEATH_S = 30.0
 
-# A vocabulary of 384 tokens, 4 query heads and 2 key/value heads unless said.
+# The vocabulary is of 384 tokens; there are 4 query heads and 2 key/value heads unless said.
 MODELS: dict[str, tuple[int, str, dict[str, object]]] = {
     "llama, every bias": (2, "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
     "mistral, window, four ranks for two key heads": (4, "MistralForCausalLM", {"sliding_window": 20}),
@@ -44,3 +54,74 @@ def test_tokens_are_those_of_one_rank(name: str, tmp_path_factory: pytest.TempPa
             expected = generate(alone, prompts, sampling)
             assert generate(group, prompts, sampling) == expected
             assert generate(group, prompts, sampling, chunk=13) == expected
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
+    return store_tiny_model(tmp_path_factory.mktemp("llama"), "LlamaForCausalLM")
+
+
+def test_a_sequence_fails_alone_and_a_dead_rank_ends_the_group(llama: StoredModel) -> None:
+    deaths: queue.Queue[tuple[int, int]] = queue.Queue()
+    with running_group(llama, 2, lambda rank, status: deaths.put((rank, status))) as group:
+        driver = Driver(group)
+        failing = driver.add([5, 384, 7], greedy(2))
+        good = driver.add([5, 6, 7], greedy(2))
+        driver.step()
+        assert failing.error and not good.error
+        driver.step()
+        assert len(good.outputs) == 2
+        os.kill(group.ranks.pids[1], signal.SIGKILL)
+        assert deaths.get(timeout=DEATH_S) == (1, -signal.SIGKILL)
+        driver.add([5, 6, 7], greedy(2))
+        with pytest.raises(EngineBroken):
+            driver.step()
+
+
+def test_all_blocks_of_a_failed_sequence_are_told(llama: StoredModel) -> None:
+    """Rank 0 cannot see what other ranks hold in them."""
+    with running_group(llama, 2) as group:
+        driver = Driver(group)
+        driver.add([5] * 20 + [384], greedy(2))
+        driver.add([5, 6, 7], greedy(2))
+        batch, _ = driver._build(driver._schedule())
+        assert group.step(batch).spoiled_blocks == [0, 1]
+
+
+def test_ranks_end_with_the_group_and_what_goes_wrong_in_a_step_ends_it(llama: StoredModel) -> None:
+    """Rank 0 has left the step, and the other one waits for it: no step can follow."""
+    with running_group(llama, 2) as group:
+        (pid,) = group.ranks.pids.values()
+        driver = Driver(group)
+        driver.add([5, 6, 7], greedy(2))
+        batch, _ = driver._build(driver._schedule())
+
+        def fail(_: object) -> None:
+            raise MemoryError("none left")
+
+        group._engine.step = fail  # type: ignore[method-assign, assignment]
+        with pytest.raises(EngineBroken, match="none left"):
+            group.step(batch)
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "num_devices", "words"),
+    [
+        ("cuda", 2, 1, ("tensor_parallel_size 2", "CUDA devices; there are 1")),
+        ("cuda", 3, 8, ("tensor_parallel_size 3", "4 attention heads")),
+        ("cpu", 3, 0, ("tensor_parallel_size 3", "4 attention heads")),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(
+    llama: StoredModel, engine: str, size: int, num_devices: int, words: tuple[str, ...]
+) -> None:
+    config = WorkerConfig(engine=engine, tensor_parallel_size=size)  # type: ignore[arg-type]
+    with pytest.raises(EngineError) as refusal:
+        check(llama.config, config, num_devices)
+    assert all(word in str(refusal.value) for word in words)
+
+
+def test_sizes_that_can_be_are_not_refused(llama: StoredModel) -> None:
+    for size in (1, 2, 4):
+        check(llama.config, WorkerConfig(engine="cuda", tensor_parallel_size=size), 4)

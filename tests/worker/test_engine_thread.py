@@ -295,7 +295,7 @@ class CUDADriverError(RuntimeError):
     """As CuPy names one."""
 
 
-@pytest.mark.parametrize("kind", [torch.AcceleratorError, CUDADriverError])
+@pytest.mark.parametrize("kind", [torch.AcceleratorError, CUDADriverError, EngineBroken])
 def test_nothing_is_asked_of_a_device_whose_context_is_lost(kind: Callable[[str], RuntimeError]) -> None:
     """Each sequence alone would fail as well, and be blamed for it."""
     steps: list[StepInput] = []

@@ -1,38 +1,30 @@
 """Bugs planted in kernels: each is caught by the operation's own checks, which pass without it."""
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from kernels.cuda.sources import ROOT
 from tests.kernels.cuda import mutants
 from tests.kernels.cuda.mutant import Mutant
 from tests.kernels.cuda.mutants import ALL, NONE, verdict
 from tests.kernels.cuda.small_checks import rms_norm
 from tests.kernels.emulator.forked import Outcome
+from tests.kernels.emulator.program import Program
 
 NAMES = [NONE, *(pytest.param(name, marks=pytest.mark.full) if ALL[name].is_long_run else name for name in ALL)]
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator["subprocess.Popen[str]"]:
+def program() -> Iterator[Program]:
     """It tries the mutants that it is named: for all of them the emulator is compiled once."""
-    command = [sys.executable, "-m", mutants.__name__]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.communicate()
-    assert process.returncode == 0
+    with Program([sys.executable, "-m", mutants.__name__]) as entered:
+        yield entered
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_planted_bug_is_caught(program: "subprocess.Popen[str]", name: str) -> None:
-    assert program.stdin is not None and program.stdout is not None
-    program.stdin.write(f"{name}\n")
-    program.stdin.flush()
-    answer, problem, _ = json.loads(program.stdout.readline())
+def test_a_planted_bug_is_caught(program: Program, name: str) -> None:
+    answer, problem, _ = program.ask(name)
     assert answer == name
     assert not problem
 

@@ -1,17 +1,23 @@
 """Kernels under sanitizers: no races, nothing undefined, no byte outside a tensor. Operations add their checks."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.kernels.cuda import small_checks
-from tests.kernels.emulator.sanitized import MEMORY, THREADS, Check, findings
+from tests.kernels.emulator.sanitized import MEMORY, THREADS, Check, Sanitizer
 
 CHECKS: list[Check] = [*small_checks.CHECKS]
 
-
-def test_kernels_leave_alone_what_is_not_theirs() -> None:
-    assert findings(MEMORY, CHECKS) == {check.__name__: "" for check in CHECKS}
+pytestmark = pytest.mark.full  # each is compiled anew, by a compiler that takes its time
 
 
-@pytest.mark.full
-def test_kernels_have_no_races() -> None:
-    assert findings(THREADS, CHECKS) == {check.__name__: "" for check in CHECKS}
+@pytest.fixture(scope="module", params=[MEMORY, THREADS])
+def sanitizer(request: pytest.FixtureRequest) -> Iterator[Sanitizer]:
+    with Sanitizer(request.param) as entered:
+        yield entered
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_sanitizer_finds_nothing(sanitizer: Sanitizer, check: Check) -> None:
+    assert sanitizer.finding(check) == ""

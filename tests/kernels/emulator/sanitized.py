@@ -13,14 +13,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
+from types import TracebackType
 
 from kernels.cuda.module import LoadKernels
-from kernels.cuda.sources import ROOT
 from tests.kernels.emulator.forked import fork
 from tests.kernels.emulator.guarded import load_guarded
 from tests.kernels.emulator.module import SCHEDULES, load_emulated
+from tests.kernels.emulator.program import Program
 
 Check = Callable[[LoadKernels], None]
 
@@ -39,15 +40,24 @@ FLAGS = {
 _THREADS_OPTIONS = "exitcode=66 halt_on_error=1 report_signal_unsafe=0 history_size=4"
 
 
-def findings(sanitizer: str, checks: Sequence[Check]) -> dict[str, str]:
-    """What went wrong in each check, by its name; nothing is an empty text."""
-    names = [f"{check.__module__}:{check.__qualname__}" for check in checks]
-    command = [*_prefix(sanitizer), sys.executable, "-m", __name__, sanitizer, *names]
-    run = subprocess.run(command, cwd=ROOT, env=_environment(sanitizer), capture_output=True, text=True)
-    if run.returncode != 0:
-        raise RuntimeError(f"{command} ended with {run.returncode}: {run.stderr}")
-    found: list[str] = [json.loads(line) for line in run.stdout.splitlines()]
-    return {check.__name__: text for check, text in zip(checks, found, strict=True)}
+class Sanitizer:
+    """A process for checks while it is entered. kind: THREADS or MEMORY."""
+
+    def __init__(self, kind: str) -> None:
+        self._program = Program([*_prefix(kind), sys.executable, "-m", __name__, kind], _environment(kind))
+
+    def __enter__(self) -> "Sanitizer":
+        self._program.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._program.__exit__(kind, error, trace)
+
+    def finding(self, check: Check) -> str:
+        """What went wrong; an empty text if nothing did."""
+        return str(self._program.ask(f"{check.__module__}:{check.__qualname__}"))
 
 
 def _environment(sanitizer: str) -> dict[str, str]:
@@ -78,10 +88,10 @@ def _loads(sanitizer: str) -> Iterator[LoadKernels]:
             yield from (load_guarded(load, is_at_end) for is_at_end in (True, False))
 
 
-def main(sanitizer: str, names: Sequence[str]) -> None:
-    """Write what went wrong in each check as a line of JSON."""
-    for name in names:
-        module, _, function = name.partition(":")
+def main(sanitizer: str) -> None:
+    """For each check that standard input names, write what went wrong as a line of JSON."""
+    for line in sys.stdin:
+        module, _, function = line.strip().partition(":")
         check: Check = getattr(importlib.import_module(module), function)
 
         def run(check: Check = check) -> None:
@@ -94,4 +104,4 @@ def main(sanitizer: str, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1])

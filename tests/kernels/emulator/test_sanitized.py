@@ -1,6 +1,6 @@
 """The sanitizers find what they are for, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import torch
 
 from kernels.cuda.module import Argument, LoadKernels
 from tests.kernels.emulator import probes
-from tests.kernels.emulator.sanitized import MEMORY, THREADS, Check, findings
+from tests.kernels.emulator.sanitized import MEMORY, THREADS, Check, Sanitizer
 
 ONE = (1, 1, 1)
 SIZE = 4096 + 48  # of tensors; a page and some
@@ -46,6 +46,11 @@ def named(name: str, check: Check) -> Check:
     check.__name__ = check.__qualname__ = name
     globals()[name] = check
     return check
+
+
+def name(parameter: object) -> str:
+    """Of a check, for a test's."""
+    return str(getattr(parameter, "__name__", ""))
 
 
 KERNELS = {
@@ -109,26 +114,40 @@ MEMORY_KERNELS = {
 }
 
 
-def test_memory_used_as_it_may_not_be_is_found() -> None:
-    found = findings(MEMORY, list(MEMORY_KERNELS))
-    for check, expected in MEMORY_KERNELS.items():
-        text = found[check.__name__]
-        assert (expected in text) if expected else not text, f"{check.__name__}: {text}"
+@pytest.fixture(scope="module")
+def of_memory() -> Iterator[Sanitizer]:
+    with Sanitizer(MEMORY) as sanitizer:
+        yield sanitizer
 
 
-@pytest.mark.full
-def test_races_are_found_and_where_there_are_none_none() -> None:
-    found = findings(THREADS, RIGHT + WRONG)
-    for check in RIGHT:
-        assert not found[check.__name__], f"{check.__name__}: {found[check.__name__]}"
-    for check in WRONG:
-        assert "ThreadSanitizer: data race" in found[check.__name__], f"{check.__name__}: {found[check.__name__]}"
+@pytest.fixture(scope="module")
+def of_threads() -> Iterator[Sanitizer]:
+    with Sanitizer(THREADS) as sanitizer:
+        yield sanitizer
 
 
-def test_what_a_check_raises_is_a_finding() -> None:
-    assert "AssertionError: of the check" in findings(MEMORY, [raises])["raises"]
+@pytest.mark.parametrize(("check", "expected"), MEMORY_KERNELS.items(), ids=name)
+def test_memory_used_as_it_may_not_be_is_found(of_memory: Sanitizer, check: Check, expected: str) -> None:
+    text = of_memory.finding(check)
+    assert expected in text if expected else not text
+
+
+def test_what_a_check_raises_is_a_finding(of_memory: Sanitizer) -> None:
+    assert "AssertionError: of the check" in of_memory.finding(raises)
 
 
 def raises(load: LoadKernels) -> None:
     """Whatever is loaded."""
     raise AssertionError("of the check")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("check", RIGHT, ids=name)
+def test_there_are_no_races_where_there_are_none(of_threads: Sanitizer, check: Check) -> None:
+    assert of_threads.finding(check) == ""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("check", WRONG, ids=name)
+def test_races_are_found(of_threads: Sanitizer, check: Check) -> None:
+    assert "ThreadSanitizer: data race" in of_threads.finding(check)

@@ -10,15 +10,15 @@ from tokenizers import Tokenizer
 
 from deploy.cli.model import main
 from services.worker.engine.cpu import CpuEngine
+from services.worker.models.layer_parts import PROJECTIONS, projection
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
 from services.worker.quantize import awq
-from services.worker.quantize.calibration import LayerRunner, split_text
+from services.worker.quantize.calibration import Heads, LayerPass, run_layer, split_text
 from services.worker.quantize.command import quantise_model
 from services.worker.quantize.grids import Int4Grid
-from services.worker.quantize.layer_parts import PROJECTIONS, projection
 from services.worker.quantize.quantizer import METHODS, Method, Recipe
-from services.worker.quantize.statistics import InputStatistics
+from services.worker.quantize.statistics import seen
 from shared.quantization.scheme import Quantization
 from shared.repository.errors import ModelError
 from shared.repository.inspect import inspect_path
@@ -115,16 +115,17 @@ def test_awqs_scales_change_nothing_by_themselves(tmp_path: Path, architecture: 
     parameters = Parameters(iter_weights(model), config.parameter_shapes(), torch.float32)
     decoder = builder_of(config.architecture)(config, parameters)
     residual = decoder.embedding[torch.arange(3, 99)]
-    runner, layer = LayerRunner(config, decoder.windows(), len(residual)), decoder.layers[0]
-    sees = {name: InputStatistics(projection(layer, name).weight.shape[1]) for name in PROJECTIONS}
-    runner.watch(layer, [residual], {name: statistics.add for name, statistics in sees.items()})
+    heads, layer = Heads(config, decoder.windows(), len(residual)), decoder.layers[0]
+    layer_pass = LayerPass(heads, [residual])
+    sees = {name: seen(layer_pass.inputs(name, layer)) for name in PROJECTIONS}
     repeats = (config.num_attention_heads // config.num_key_value_heads, config.head_dim)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(awq, "output_error", lambda difference, products: float(-difference.std()))  # any power but 0
         scaled = awq.scale_layer(layer, sees, Int4Grid(32), repeats, torch.bfloat16)
     for name in PROJECTIONS:
         assert not torch.allclose(projection(scaled, name).weight, projection(layer, name).weight, rtol=0.1)
-    torch.testing.assert_close(runner.run(scaled, residual), runner.run(layer, residual), rtol=1e-4, atol=1e-4)
+    before, after = (run_layer(heads, each, [residual])[0] for each in (layer, scaled))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

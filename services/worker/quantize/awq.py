@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from services.worker.models.layer_parts import projection, with_weight
 from services.worker.models.layers import DecoderLayer, RmsNorm
 from services.worker.quantize.grids import Grid, round_plainly
-from services.worker.quantize.layer_parts import projection, with_weight
 from services.worker.quantize.statistics import InputStatistics, output_error
 
 _NUM_POWERS = 20

@@ -1,7 +1,7 @@
 """The calibration text on its way through a model's layers, one sequence at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from kernels.paged_attention.plan import plan_attention
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from services.worker.models.layers import DecoderLayer, Linear, StepContext
-from services.worker.quantize.layer_parts import projection, with_projection
+from kernels.silu_and_mul.cpu import silu_and_mul
+from services.worker.models.layer_parts import PROJECTIONS
+from services.worker.models.layers import Attention, DecoderLayer, Linear, StepContext
 from shared.repository.config import ModelConfig
 from shared.repository.errors import ModelError
 
@@ -19,18 +20,6 @@ _BLOCK_SIZE = 16
 _FEWEST_TOKENS = 32
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Watched(Linear):
-    """A projection that shows its inputs."""
-
-    see: Callable[[Tensor], None] = lambda x: None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """See Linear."""
-        self.see(x)
-        return Linear(self.weight, self.bias)(x)
 
 
 def split_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> list[list[int]]:
@@ -46,8 +35,8 @@ def split_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> list[list[in
     return [ids[start : start + length] for start in starts][:MAX_SEQUENCES]
 
 
-class LayerRunner:
-    """Runs layers on sequences of num_tokens tokens; all in float32."""
+class Heads:
+    """Attention over sequences of num_tokens tokens, up to the projection back; all in float32."""
 
     def __init__(self, config: ModelConfig, windows: set[int | None], num_tokens: int) -> None:
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -66,18 +55,58 @@ class LayerRunner:
         shape = (2, num_blocks, _BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
         self._keys, self._values = torch.zeros(shape)
 
-    def run(self, layer: DecoderLayer, residual: Tensor) -> Tensor:
-        """residual: float32 [num_tokens, hidden size], before the layer; returns that after it."""
-        attended = layer.attention(layer.attention_norm(residual), self._step, self._keys, self._values)
-        between = residual + attended
-        return between + layer.feed_forward(layer.feed_forward_norm(between))
+    def __call__(self, attention: Attention, normed: Tensor) -> Tensor:
+        """normed: [num_tokens, hidden size]. Returns [num_tokens, H * D]."""
+        without_output = replace(attention, output=_UNCHANGED)
+        return without_output(normed, self._step, self._keys, self._values)
 
-    def watch(
-        self, layer: DecoderLayer, residuals: Sequence[Tensor], sees: Mapping[str, Callable[[Tensor], None]]
-    ) -> None:
-        """Runs the layer on all sequences and shows what its projections get. sees: by projection."""
-        for name, see in sees.items():
-            linear = projection(layer, name)
-            layer = with_projection(layer, name, Watched(linear.weight, linear.bias, linear.names, see))
-        for residual in residuals:
-            self.run(layer, residual)
+
+class _Unchanged(Linear):
+    """A projection that is none."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+_UNCHANGED = _Unchanged(torch.empty(0))
+
+
+class LayerPass:
+    """All sequences on their way through one layer, from projection to projection: what is quantised at one of them
+    counts from there on, and nothing is computed twice. The methods are called in their order, each once."""
+
+    def __init__(self, heads: Heads, residuals: Sequence[Tensor]) -> None:
+        """residuals: float32 [num_tokens, hidden size] of each sequence, before the layer."""
+        self._heads = heads
+        self._residuals = list(residuals)
+        self._inputs: list[Tensor] = []
+
+    def inputs(self, name: str, layer: DecoderLayer) -> list[Tensor]:
+        """What a projection gets, of each sequence; asked for in the order of PROJECTIONS."""
+        if name == "query_key_value":
+            self._inputs = [layer.attention_norm(residual) for residual in self._residuals]
+        elif name == "output":
+            self._inputs = [self._heads(layer.attention, x) for x in self._inputs]
+        elif name == "gate_up":
+            self._add(layer.attention.output)
+            self._inputs = [layer.feed_forward_norm(residual) for residual in self._residuals]
+        else:
+            self._inputs = [silu_and_mul(layer.feed_forward.gate_up(x)) for x in self._inputs]
+        return self._inputs
+
+    def outputs(self, layer: DecoderLayer) -> list[Tensor]:
+        """The residuals after the layer."""
+        self._add(layer.feed_forward.down)
+        return self._residuals
+
+    def _add(self, linear: Linear) -> None:
+        pairs = zip(self._residuals, self._inputs, strict=True)
+        self._residuals = [residual + linear(x) for residual, x in pairs]
+
+
+def run_layer(heads: Heads, layer: DecoderLayer, residuals: Sequence[Tensor]) -> list[Tensor]:
+    """The residuals after a layer as it is."""
+    layer_pass = LayerPass(heads, residuals)
+    for name in PROJECTIONS:
+        layer_pass.inputs(name, layer)
+    return layer_pass.outputs(layer)

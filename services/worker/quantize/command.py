@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from services.worker.models.decoder import Decoder
+from services.worker.models.layer_parts import PROJECTIONS, projection
 from services.worker.models.layers import Linear
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
 from services.worker.quantize.calibration import split_text
-from services.worker.quantize.layer_parts import PROJECTIONS, projection
 from services.worker.quantize.quantizer import QuantisedLayer, Recipe, quantise_layers
 from shared.quantization.codec import store_matrix
 from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMatrix

@@ -23,7 +23,7 @@ def quantise_gptq(weights: Tensor, products: Tensor, grid: Grid, desc_act: bool)
     n_in = weights.shape[1]
     order = products.diagonal().argsort(descending=True, stable=True) if desc_act else torch.arange(n_in)
     factor = _inverse_factor(products[order][:, order])
-    codes, fits = _round_in_turn(weights[:, order].clone(), factor, grid)
+    codes, fits = _round_in_turn(weights.t()[order].contiguous(), factor, grid)
     in_place = torch.empty_like(codes)
     in_place[:, order] = codes
     group_of = torch.empty(n_in, dtype=torch.int64)
@@ -42,22 +42,24 @@ def _inverse_factor(products: Tensor) -> Tensor:
     return factor.float()
 
 
-def _round_in_turn(weights: Tensor, factor: Tensor, grid: Grid) -> tuple[Tensor, list[Fit]]:
-    """weights are changed on the way."""
-    n_in = weights.shape[1]
-    fits = [] if grid.group_size else [grid.fit(weights)]
-    columns = []
+def _round_in_turn(inputs: Tensor, factor: Tensor, grid: Grid) -> tuple[Tensor, list[Fit]]:
+    """Codes [n_out, n_in] and fits.
+
+    inputs: the weights as [n_in, n_out], so that an input's lie side by side; they are changed on the way.
+    """
+    n_in = len(inputs)
+    fits = [] if grid.group_size else [grid.fit(inputs.t())]
+    codes = []
     for first in range(0, n_in, _BLOCK):
         last = min(first + _BLOCK, n_in)
-        block, within = weights[:, first:last], factor[first:last, first:last]
+        block, within = inputs[first:last], factor[first:last, first:last]
         errors = torch.empty_like(block)
         for i in range(last - first):
             if grid.group_size and (first + i) % grid.group_size == 0:
-                fits.append(grid.fit(block[:, i : i + grid.group_size]))
-            column = block[:, i : i + 1]
-            codes = grid.codes(column, fits[-1])
-            errors[:, i : i + 1] = (column - grid.values(codes, fits[-1])) / within[i, i]
-            block[:, i + 1 :] -= errors[:, i : i + 1] * within[i, i + 1 :]
-            columns.append(codes)
-        weights[:, last:] -= errors @ factor[first:last, last:]
-    return torch.cat(columns, dim=1), fits
+                fits.append(grid.fit(block[i : i + grid.group_size].t()))
+            column = block[i].unsqueeze(1)
+            codes.append(grid.codes(column, fits[-1]))
+            errors[i] = (column - grid.values(codes[-1], fits[-1])).squeeze(1) / within[i, i]
+            block[i + 1 :].addr_(within[i, i + 1 :], errors[i], alpha=-1)
+        inputs[last:] -= factor[first:last, last:].t() @ errors
+    return torch.cat(codes, dim=1), fits

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from services.worker.models.decoder import Decoder
+from services.worker.models.layer_parts import PROJECTIONS, projection, with_weight
 from services.worker.models.layers import DecoderLayer
 from services.worker.quantize.awq import scale_layer
-from services.worker.quantize.calibration import LayerRunner
+from services.worker.quantize.calibration import Heads, LayerPass, run_layer
 from services.worker.quantize.gptq import quantise_gptq
 from services.worker.quantize.grids import Grid, Int4Grid, ScaledGrid, round_plainly
-from services.worker.quantize.layer_parts import PROJECTIONS, projection, with_weight
-from services.worker.quantize.statistics import InputStatistics
+from services.worker.quantize.statistics import InputStatistics, seen
 from shared.quantization.matrix import QuantisedMatrix
 from shared.quantization.scheme import Quantization
 from shared.repository.config import ModelConfig
@@ -62,38 +62,42 @@ def quantise_layers(
 ) -> Iterator[QuantisedLayer]:
     """One layer after the other, taken from the decoder, whose weights are float32.
 
-    sequences: token ids, all as many. stored: the dtype in which norms will be written. Raises ValueError for a group
-    size that does not divide the inputs.
+    sequences: token ids, all as many. stored: the dtype in which norms will be written.
     """
-    runner = LayerRunner(config, decoder.windows(), len(sequences[0]))
+    heads = Heads(config, decoder.windows(), len(sequences[0]))
     residuals = [decoder.embedding[torch.tensor(ids)] for ids in sequences]
+    repeats = (config.num_attention_heads // config.num_key_value_heads, config.head_dim)
     while decoder.layers:
-        done = _quantise_layer(decoder.layers.pop(0), config, runner, residuals, recipe, stored)
-        residuals = [runner.run(done.layer, residual) for residual in residuals]
+        layer = decoder.layers.pop(0)
+        if recipe.calibrated and recipe.method != "awq":
+            done, residuals = _compensated(layer, LayerPass(heads, residuals), recipe)
+        else:
+            if recipe.calibrated:
+                layer = scale_layer(layer, _see_all(layer, heads, residuals), recipe.grid, repeats, stored)
+            done = _rounded(layer, recipe)
+            residuals = run_layer(heads, done.layer, residuals)
         yield done
 
 
-def _quantise_layer(
-    layer: DecoderLayer,
-    config: ModelConfig,
-    runner: LayerRunner,
-    residuals: Sequence[Tensor],
-    recipe: Recipe,
-    stored: torch.dtype,
-) -> QuantisedLayer:
-    if recipe.method == "awq" and recipe.calibrated:
-        sees = {name: InputStatistics(projection(layer, name).weight.shape[1]) for name in PROJECTIONS}
-        runner.watch(layer, residuals, {name: statistics.add for name, statistics in sees.items()})
-        heads_of_key = config.num_attention_heads // config.num_key_value_heads
-        layer = scale_layer(layer, sees, recipe.grid, (heads_of_key, config.head_dim), stored)
+def _compensated(layer: DecoderLayer, layer_pass: LayerPass, recipe: Recipe) -> tuple[QuantisedLayer, list[Tensor]]:
+    """GPTQ: each projection for the inputs that the quantised ones before it give. Also the residuals afterwards."""
     matrices: dict[str, QuantisedMatrix] = {}
     for name in PROJECTIONS:
+        statistics = seen(layer_pass.inputs(name, layer))
         weights = projection(layer, name).weight
-        if recipe.calibrated and recipe.method != "awq":
-            statistics = InputStatistics(weights.shape[1])
-            runner.watch(layer, residuals, {name: statistics.add})
-            matrices[name] = quantise_gptq(weights, statistics.products, recipe.grid, recipe.desc_act)
-        else:
-            matrices[name] = round_plainly(weights, recipe.grid)
+        matrices[name] = quantise_gptq(weights, statistics.products, recipe.grid, recipe.desc_act)
         layer = with_weight(layer, name, matrices[name].dequantise())
+    return QuantisedLayer(layer, matrices), layer_pass.outputs(layer)
+
+
+def _see_all(layer: DecoderLayer, heads: Heads, residuals: Sequence[Tensor]) -> dict[str, InputStatistics]:
+    """By projection, of the layer as it is."""
+    layer_pass = LayerPass(heads, residuals)
+    return {name: seen(layer_pass.inputs(name, layer)) for name in PROJECTIONS}
+
+
+def _rounded(layer: DecoderLayer, recipe: Recipe) -> QuantisedLayer:
+    matrices = {name: round_plainly(projection(layer, name).weight, recipe.grid) for name in PROJECTIONS}
+    for name, matrix in matrices.items():
+        layer = with_weight(layer, name, matrix.dequantise())
     return QuantisedLayer(layer, matrices)

@@ -1,5 +1,7 @@
 """What is remembered of a projection's inputs on the calibration text."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,17 @@ class InputStatistics:
     @property
     def magnitudes(self) -> Tensor:
         return self._magnitudes / self._count
+
+
+def seen(inputs: Iterable[Tensor]) -> InputStatistics:
+    """Of all these inputs, each float32 [tokens, n]."""
+    statistics: InputStatistics | None = None
+    for x in inputs:
+        statistics = InputStatistics(x.shape[1]) if statistics is None else statistics
+        statistics.add(x)
+    if statistics is None:
+        raise ValueError("no inputs were seen")
+    return statistics
 
 
 def output_error(difference: Tensor, products: Tensor) -> float:

@@ -75,13 +75,14 @@ class _Packed:
         always = (*self.biased, *parameters.allowed_token_ids, *parameters.bad_token_ids)
         self.stranger = _stranger(always, vocab_size)
         self.early_stranger = _stranger(early, vocab_size)
-        self.allowed = _tokens(parameters.allowed_token_ids, vocab_size)
-        self.bad = _tokens(parameters.bad_token_ids, vocab_size)
-        self.early = _tokens(early, vocab_size)
+        self.allowed = _Bits.of(parameters.allowed_token_ids, vocab_size)
+        self.bad = _Bits.of(parameters.bad_token_ids, vocab_size)
+        self.bad_or_early = _Bits.of((*parameters.bad_token_ids, *early), vocab_size)
         self.min_tokens = min(parameters.min_tokens, _MAX_INT32) if early else 0
         self.is_always_masked = bool(parameters.allowed_token_ids or parameters.bad_token_ids)
         self.has_penalties = has_penalties(parameters)
         self.num_top = -1 if parameters.logprobs is None else min(parameters.logprobs, vocab_size)
+        self.is_simple = not (always or early or self.has_penalties or self.num_top >= 0)  # but for a grammar
         with np.errstate(divide="ignore"):
             least = float(np.log(np.float32(parameters.min_p))) if parameters.min_p > 0 else float("-inf")
         self.record = bytes(
@@ -107,8 +108,21 @@ def _stranger(tokens: Iterable[int], vocab_size: int) -> int | None:
     return next((token for token in tokens if not 0 <= token < vocab_size), None)
 
 
-def _tokens(tokens: Iterable[int], vocab_size: int) -> NDArray[np.int64]:
-    return np.array([token for token in tokens if 0 <= token < vocab_size], dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """Tokens as bits of a mask. words: those that have any, each once; bits: uint32, theirs."""
+
+    words: NDArray[np.int64]
+    bits: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, tokens: Iterable[int], vocab_size: int) -> "_Bits":
+        """Without ids that are no tokens."""
+        ids = np.array([token for token in tokens if 0 <= token < vocab_size], dtype=np.int64)
+        words, places = np.unique(ids >> 5, return_inverse=True)
+        bits = np.zeros(len(words), dtype=np.uint32)
+        np.bitwise_or.at(bits, places, np.uint32(1) << (ids & 31).astype(np.uint32))
+        return cls(words, bits)
 
 
 @dataclass(slots=True)
@@ -185,29 +199,37 @@ class StagedRows:
         if len(rows) > limits.max_rows:
             raise ValueError(f"{len(rows)} rows, and room for {limits.max_rows}")
         self._packed = packed = [self._pack(row.sampling) for row in rows]
-        self._never = {}
-        for index, one in enumerate(packed):
+        self._never, self.reports, self._penalized = {}, [], []
+        records, grammars, masked = [one.record for one in packed], [], []
+        for index, (row, one) in enumerate(zip(rows, packed, strict=True)):
+            if one.is_simple and row.grammar_mask is None:
+                continue
             reason = self._reason_to_refuse(one, news.biases)
             if reason is not None:
-                self._never[index] = reason
+                self._never[index], records[index] = reason, _PLAIN
                 continue
-            after = news.biases + len(one.biased)
-            self.biased.numpy()[news.biases : after] = one.biased
-            self.biases.numpy()[news.biases : after] = one.biases
-            news.biases = after
-        records = [_PLAIN if index in self._never else one.record for index, one in enumerate(packed)]
+            self._append_biases(one, news)
+            if one.num_top >= 0:
+                self.reports.append((index, one.num_top))
+            if one.has_penalties:
+                self._penalized.append(index)
+            if row.grammar_mask is not None:
+                grammars.append(index)
+            elif one.is_always_masked or one.min_tokens > 0:
+                masked.append(index)
+        self._masked, self._num_grammars = grammars + masked, len(grammars)
         mine = self._records[: len(rows)]
         mine[:] = np.frombuffer(bytearray().join(records), _DEVICE_ROW)
         mine["first_bias"] = np.cumsum(mine["num_biases"]) - mine["num_biases"]
         mine["num_prompt"] = [row.num_prompt_tokens for row in rows]
-        fine = [index for index in range(len(rows)) if index not in self._never]
-        self.reports = [(index, packed[index].num_top) for index in fine if packed[index].num_top >= 0]
-        self._penalized = [index for index in fine if packed[index].has_penalties]
-        grammars = [index for index in fine if rows[index].grammar_mask is not None]
-        masked = [index for index in fine if packed[index].is_always_masked or packed[index].min_tokens > 0]
-        self._num_grammars = len(grammars)
-        self._masked = list(dict.fromkeys([*grammars, *masked]))
         self._min_tokens = np.array([one.min_tokens for one in packed], dtype=np.int32)
+
+    def _append_biases(self, packed: _Packed, news: News) -> None:
+        if packed.biased:
+            after = news.biases + len(packed.biased)
+            self.biased.numpy()[news.biases : after] = packed.biased
+            self.biases.numpy()[news.biases : after] = packed.biases
+            news.biases = after
 
     def _reason_to_refuse(self, packed: _Packed, num_biases: int) -> str | None:
         limits = self.limits
@@ -234,7 +256,8 @@ class StagedRows:
                 self.refused.setdefault(index, out_of_range(stranger, self.limits.vocab_size))
 
     def _write_masks(self, rows: Sequence[Row], early: NDArray[np.bool_], is_new: bool, news: News) -> None:
-        for slot, index in enumerate(self._masked):
+        changes = is_new or not np.array_equal(early, self._was_early)  # else the grammars alone do
+        for slot, index in enumerate(self._masked if changes else self._masked[: self._num_grammars]):
             has_grammar = slot < self._num_grammars
             if not (is_new or has_grammar or early[index] != self._was_early[index]):
                 continue
@@ -249,17 +272,18 @@ class StagedRows:
     def _write_mask(
         self, words: NDArray[np.uint32], packed: _Packed, grammar: NDArray[np.uint32] | None, is_early: bool
     ) -> None:
-        words[:] = _ALL
-        if packed.parameters.allowed_token_ids:
-            words[:] = 0
-            np.bitwise_or.at(words, packed.allowed >> 5, _bits(packed.allowed))
         if grammar is not None:
             check_mask(grammar, self.limits.vocab_size)
-            words &= grammar
-        for blocked in (packed.bad, packed.early if is_early else packed.bad[:0]):
-            np.bitwise_and.at(words, blocked >> 5, ~_bits(blocked))
+        words[:] = _ALL if grammar is None else grammar
+        if packed.parameters.allowed_token_ids:
+            allowed = words[packed.allowed.words] & packed.allowed.bits
+            words[:] = 0
+            words[packed.allowed.words] = allowed
+        blocked = packed.bad_or_early if is_early else packed.bad
+        words[blocked.words] &= ~blocked.bits
 
     def _write_histories(self, rows: Sequence[Row], news: News) -> None:
+        lengths = []
         for index in self._penalized:
             history = rows[index].history
             if history is None:
@@ -272,15 +296,13 @@ class StagedRows:
                 self.refused.setdefault(index, f"the step has histories of more than {room} tokens")
                 end = begin
             self.histories.numpy()[begin:end] = history[: end - begin]
-            self._records["first_history"][index] = begin
-            self._records["num_history"][index] = end - begin
+            lengths.append(end - begin)
             news.history_tokens = end
+        if lengths:
+            self._records["num_history"][self._penalized] = lengths
+            self._records["first_history"][self._penalized] = np.cumsum(lengths) - lengths
 
 
 def out_of_range(token: int, vocab_size: int) -> str:
     """Why a row fails that names this id."""
     return f"token id {token} is not in the vocabulary of {vocab_size}"
-
-
-def _bits(tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
-    return np.uint32(1) << (tokens & 31).astype(np.uint32)

@@ -75,6 +75,12 @@ def biased_and_penalized(load: LoadKernels) -> None:
     }
     rows = [row(seed=seed, **shared) for seed in range(12)] + [row(temperature=0.0, **shared)]
     check_rows(load, random_rows(len(rows), 12, 1.0, torch.float32), rows)
+    # below zero a penalty multiplies: what was the least likely becomes the likeliest, and the other way
+    rows = [
+        row(temperature=0.0, repetition_penalty=0.5, history=[7]),
+        row(temperature=0.0, repetition_penalty=2.0, history=[0, 1, 2, 3, 5]),
+    ]
+    check_rows(load, torch.tensor([[-4.0, -3, -5, -4, -4.5, -4, -5, -6]] * 2), rows)
 
 
 def broken_rows(load: LoadKernels) -> None:

@@ -5,6 +5,7 @@ to it, since a step may wait for other ranks that are gone, too.
 """
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -42,13 +43,21 @@ def main() -> NoReturn:
 
 
 def _read(orders: "SimpleQueue[Order]") -> None:
-    """Ends the process with the pipe, and on what is no order."""
+    """Ends the process with the pipe, and on what is no order.
+
+    Where the ranks met goes with it: rank 0 has no chance to remove that if it is killed.
+    """
+    folder = None
     try:
         for order in orders_from(sys.stdin.buffer):
             orders.put(order)
+            if isinstance(order, Join):
+                folder = order.folder
     except msgspec.MsgspecError:
         get_logger(service="worker").exception("what rank 0 says is no order")
         _leave(1)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     _leave(0)
 
 

@@ -84,15 +84,18 @@ async def test_a_rank_that_dies_ends_the_worker_with_a_reason(
     assert "a rank of this worker has ended" in (tmp_path / "log").read_text()
 
 
-async def test_the_other_rank_ends_with_a_worker_that_is_killed(
-    nats_server: NatsServer, repository: Path, tmp_path: Path
+async def test_the_other_rank_ends_with_a_worker_that_is_killed_and_nothing_is_left(
+    nats_server: NatsServer, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with leader_of(nats_server) as leader:
         with worker(repository, nats_server, tmp_path / "log") as process:
             await until(lambda: leader.heartbeats, "the first heartbeat")
             rank = rank_of(process)
+            assert list(tmp_path.glob("tokenbus-ranks-*"))
             process.kill()
             await gone(rank)
+    assert not list(tmp_path.glob("tokenbus-ranks-*"))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def rank_of(process: "subprocess.Popen[bytes]") -> psutil.Process:
     return rank
 
 
+def meeting_places(folder: Path) -> list[Path]:
+    return list(folder.glob("tokenbus-ranks-*"))
+
+
 async def gone(process: psutil.Process) -> None:
     await until(lambda: not process.is_running(), "the end of the other rank")
 
@@ -68,9 +72,10 @@ async def test_sigterm_is_for_rank_0_which_drains_and_takes_the_others_with_it(
 
 @pytest.mark.parametrize("is_busy", [pytest.param(False, marks=pytest.mark.full), True])
 async def test_a_rank_that_dies_ends_the_worker_with_a_reason(
-    nats_server: NatsServer, repository: Path, tmp_path: Path, is_busy: bool
+    nats_server: NatsServer, repository: Path, tmp_path: Path, is_busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no sequence with an error: they go on elsewhere."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with leader_of(nats_server) as leader:
         with worker(repository, nats_server, tmp_path / "log") as process:
             await until(lambda: leader.heartbeats, "the first heartbeat")
@@ -81,6 +86,7 @@ async def test_a_rank_that_dies_ends_the_worker_with_a_reason(
             assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 1
         if is_busy:
             assert not leader.fold.sequences[sequence.id].end
+    assert not meeting_places(tmp_path)
     assert "a rank of this worker has ended" in (tmp_path / "log").read_text()
 
 
@@ -92,10 +98,10 @@ async def test_the_other_rank_ends_with_a_worker_that_is_killed_and_nothing_is_l
         with worker(repository, nats_server, tmp_path / "log") as process:
             await until(lambda: leader.heartbeats, "the first heartbeat")
             rank = rank_of(process)
-            assert list(tmp_path.glob("tokenbus-ranks-*"))
+            assert meeting_places(tmp_path)
             process.kill()
             await gone(rank)
-    assert not list(tmp_path.glob("tokenbus-ranks-*"))
+    assert not meeting_places(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The other ranks as child processes of rank 0. Each ends with it: its orders come through a pipe that ends then."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -44,7 +45,7 @@ class Ranks:
             # In a session of its own: Ctrl-C is for rank 0 alone, which drains first.
             process = subprocess.Popen(_RANK_COMMAND, stdin=subprocess.PIPE, start_new_session=True)
             self._processes.append(process)
-            threading.Thread(target=self._watch, args=(join.rank, process), name="rank", daemon=True).start()
+            threading.Thread(target=self._watch, args=(join, process), name="rank", daemon=True).start()
         for process, join in zip(self._processes, joins, strict=True):
             _write(_pipe(process), to_bytes(join))
         self.pids = {join.rank: process.pid for join, process in zip(joins, self._processes, strict=True)}
@@ -70,10 +71,11 @@ class Ranks:
                 process.kill()
                 process.wait()
 
-    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+    def _watch(self, join: Join, process: "subprocess.Popen[bytes]") -> None:
         status = process.wait()
         if not self._is_closing:
-            self._on_death(rank, status)
+            shutil.rmtree(join.folder, ignore_errors=True)  # on_death may end this process
+            self._on_death(join.rank, status)
             self.death.set()
 
 

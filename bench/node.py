@@ -32,8 +32,7 @@ class Node:
         self.url = f"http://127.0.0.1:{self.port}"
         self.data_dir = Path(tempfile.mkdtemp(prefix="tokenbus-bench-"))
         self.command = [
-            str(Path(sys.executable).parent / "tokenbus"),
-            "up",
+            *(sys.executable, "-m", "deploy.cli", "up"),
             "--host",
             "127.0.0.1",
             "--port",

@@ -5,7 +5,8 @@ import os
 import re
 from pathlib import Path
 
-_MARK = "cuda_bf16.h"
+# The second one is in a wheel of its own since CUDA 13: some machines have the one without the other.
+_MARKS = ("cuda_bf16.h", "crt/host_defines.h")
 _WHEELS = ("cu13", "cuda_runtime")  # under the package nvidia; the second one is how CUDA 12's wheels lay
 _TOOLKITS = ("CUDA_HOME", "CUDA_PATH")
 _DEFAULT_TOOLKIT = Path("/usr/local/cuda")
@@ -13,17 +14,19 @@ _VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 
 
 class HeadersMissing(RuntimeError):
-    """CUDA's headers are nowhere."""
+    """CUDA's headers are nowhere, or not all of them."""
 
 
 def include_folders() -> list[Path]:
     """Folders for a compiler's -I. Raises HeadersMissing with where was looked."""
     tried = [folder / "include" for folder in (*_wheel_folders(), *_toolkit_folders())]
     for folder in tried:
-        if (folder / _MARK).is_file():
+        if all((folder / mark).is_file() for mark in _MARKS):
             return [folder, *(inner for inner in (folder / "cccl",) if inner.is_dir())]
     looked = ", ".join(str(folder) for folder in tried)
-    raise HeadersMissing(f"no {_MARK} in {looked}; install tokenbus[cuda], or set CUDA_HOME to a toolkit of CUDA 13")
+    raise HeadersMissing(
+        f"no {' and '.join(_MARKS)} in {looked}; install tokenbus[cuda], or set CUDA_HOME to a toolkit of CUDA 13"
+    )
 
 
 def headers_version() -> str:

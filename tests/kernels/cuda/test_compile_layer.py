@@ -72,7 +72,9 @@ def with_headers(folder: Path, version: str = "13020") -> Path:
     """A toolkit of the fewest files."""
     include = folder / "include"
     include.mkdir(parents=True)
-    (include / "cuda_bf16.h").touch()
+    (include / "crt").mkdir()
+    for name in ("cuda_bf16.h", "crt/host_defines.h"):
+        (include / name).touch()
     (include / "cuda.h").write_text(f"#define OTHER 1\n#define CUDA_VERSION {version}\n")
     return folder
 
@@ -109,6 +111,16 @@ def test_a_toolkit_is_named_by_the_environment(
 
 def test_without_wheels_or_a_named_toolkit_the_usual_folder_is_taken(nothing_installed: Path) -> None:
     with_headers(nothing_installed)
+    assert include_folders() == [nothing_installed / "include"]
+
+
+@pytest.mark.parametrize("missing", ["cuda_bf16.h", "crt/host_defines.h"])
+def test_a_folder_with_half_of_the_headers_is_passed_over(
+    missing: str, nothing_installed: Path, tmp_path: Path
+) -> None:
+    """Since CUDA 13 they are two wheels: where torch brought one, the other may not be there."""
+    with_headers(nothing_installed)
+    (with_headers(tmp_path / "packages" / "nvidia" / "cu13") / "include" / missing).unlink()
     assert include_folders() == [nothing_installed / "include"]
 
 

@@ -1,0 +1,83 @@
+"""Capture and replay: a captured decode step must compute what the same step computes launch by launch.
+
+Also of the attention alone, whose lengths and tables change between replays while its launches stay the same.
+"""
+
+import numpy as np
+import torch
+
+from bench.gpu_check.attention_inputs import Inputs, Row, make_inputs
+from bench.gpu_check.engines import Options, make_engine
+from bench.gpu_check.findings import Findings
+from bench.gpu_check.models import SMOLLM2, random_weights, small
+from bench.gpu_check.steps import Sequences, random_prompts
+from bench.gpu_check.timing import capture
+from bench.gpu_check.where import Where
+
+SIZES = (1, 2, 3, 4, 5, 8, 13, 16)  # some between the captured ones
+_ALLOWED = 2e-2  # of the logits' norm: torch may choose another product for a step that is filled up
+
+
+def run(findings: Findings, where: Where) -> None:
+    """Without a device both ways are launches, which at least compares steps with steps of a larger size."""
+    _attention(findings, where)
+    _steps(findings, where)
+
+
+def _attention(findings: Findings, where: Where) -> None:
+    row = Row("", num_sequences=4, context=96 if where.is_dry else 2048, num_heads=9, num_kv_heads=3, head_dim=64)
+    inputs = make_inputs(row, where)
+    inputs.launch()
+    where.wait()
+    expected = inputs.out.clone()
+    if where.is_dry:
+        findings.note("A dry run captures nothing: what is replayed is launched again.")
+    replay = inputs.launch if where.is_dry else capture(inputs.launch)
+    _compare(findings, where, "attention, replayed", replay, inputs, expected)
+    inputs.query.neg_()
+    inputs.launch()
+    where.wait()
+    _compare(findings, where, "attention, replayed with other queries", replay, inputs, inputs.out.clone())
+
+
+def _compare(
+    findings: Findings, where: Where, what: str, replay: object, inputs: Inputs, expected: torch.Tensor
+) -> None:
+    assert callable(replay)
+    inputs.out.fill_(float("nan"))
+    replay()
+    where.wait()
+    findings.check(what, torch.equal(inputs.out, expected), "bit for bit")
+
+
+def _steps(findings: Findings, where: Where) -> None:
+    config = small(SMOLLM2)
+    weights = list(random_weights(config, seed=2))
+    sizes = SIZES[1:4] if where.is_dry else SIZES
+    for is_eager in (True, False):
+        options = Options(
+            max_model_len=256,
+            max_num_seqs=16,
+            max_num_batched_tokens=512,
+            kv_cache_memory_bytes=64 << 20,
+            enforce_eager=is_eager,
+        )
+        engine = make_engine(config, weights, options, where)
+        if is_eager:
+            eager = engine
+    for size in sizes:
+        prompts = random_prompts(size, 20, config.vocab_size, seed=size)
+        sequences = Sequences(prompts, 32, engine.block_size)
+        [batch] = sequences.prompt_steps(512)
+        tokens = eager.step(batch).tokens.tolist()
+        engine.step(batch)
+        sequences.add(tokens)
+        step = sequences.decode_step()
+        expected, logits = eager.compute_logits(step), engine.compute_logits(step)
+        worst = float(((logits - expected).norm(dim=1) / expected.norm(dim=1)).max())
+        is_same = np.array_equal(engine.step(step).tokens, eager.step(step).tokens)
+        findings.check(
+            f"decode step of {size}, captured against launched",
+            worst <= _ALLOWED and is_same,
+            f"logits differ by {worst:.1e} of their norm; tokens are {'the same' if is_same else 'others'}",
+        )

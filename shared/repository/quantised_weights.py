@@ -17,6 +17,12 @@ from shared.repository.quantised_check import Found, extra_bias, is_quantised, q
 from shared.repository.stored_model import StoredModel
 
 
+def quantised_names(model: StoredModel, quantization: Quantization) -> set[str]:
+    """Of the parameters that the model's files hold quantised. Raises BadModelFile, naming the file."""
+    found = quantised_tensors(model.weight_files)
+    return {name for name in model.config.parameter_shapes() if is_quantised(name, quantization, found)}
+
+
 def iter_quantised_weights(
     model: StoredModel, quantization: Quantization
 ) -> Iterator[tuple[str, Tensor | QuantisedMatrix]]:

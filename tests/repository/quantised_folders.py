@@ -14,7 +14,7 @@ from shared.repository.quantization_json import to_quantization_config
 from tests.quantization.matrices import grouped, scaled
 from tests.tiny_models import make_tiny_model
 
-WORDS = ("qweight", "weight_packed")
+_SIZES = {"intermediate_size": 128, "hidden_size": 128, "head_dim": 32}
 
 
 def make_quantised_model(
@@ -22,7 +22,7 @@ def make_quantised_model(
 ) -> dict[str, QuantisedMatrix]:
     """Writes the folder; returns the matrices by the names of their weights. shards: a matrix's parts lie in several of
     them. Every weight is some hundredths, as large as those of a model. options: of make_tiny_model."""
-    make_tiny_model(folder, architecture, intermediate_size=128, hidden_size=128, head_dim=32, **options)
+    make_tiny_model(folder, architecture, **{**_SIZES, **options})
     tensors = load_file(folder / "model.safetensors")
     matrices = {}
     for seed, name in enumerate([name for name in tensors if name.endswith("_proj.weight")]):

@@ -22,9 +22,11 @@ from services.worker.engine.spoiled_blocks import find_spoiled_blocks
 from services.worker.engine.warm_up import warm_up_step
 from services.worker.models.cuda import Limits
 from services.worker.models.parameters import Parameters
+from services.worker.models.quantised import iter_weights_but_matrices, pack_projections
 from services.worker.models.registry import builder_of
 from services.worker.models.shards import own_config, own_weights
 from services.worker.models.share import Communicator
+from shared.quantization.matrix import QuantisedMatrix
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
@@ -48,8 +50,10 @@ class CudaEngine:
         weights: Iterable[tuple[str, Tensor]],
         options: CudaEngineOptions,
         communicator: Communicator | None = None,
+        matrices: dict[str, QuantisedMatrix] | None = None,
     ) -> None:
         """weights: Hugging Face names and tensors. communicator: of the group that this rank computes the model with.
+        matrices: those that stay quantised, once all weights have come; see iter_weights_but_matrices.
 
         Measures a full step's memory, sizes the KV cache by it, and captures decode steps; each rank does, at the same
         time. Raises EngineError, UnknownArchitecture, WeightsError.
@@ -70,7 +74,10 @@ class CudaEngine:
         cache_dtype = torch.float8_e4m3fn if options.kv_cache_dtype == "fp8" else dtype
         free_before, total = torch.cuda.mem_get_info()
         own = own_config(config, communicator)
-        on_device = ((name, tensor.to(device)) for name, tensor in own_weights(config, weights, communicator))
+        on_device = (
+            (name, tensor if tensor.is_meta else tensor.to(device))
+            for name, tensor in own_weights(config, weights, communicator)
+        )
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         num_processors = torch.cuda.get_device_properties(device).multi_processor_count
         limits = Limits(
@@ -87,6 +94,8 @@ class CudaEngine:
         with explained("load the model", total):
             decoder = build(own, Parameters(on_device, own.parameter_shapes(), dtype))
             decoder = decoder.shared(config.vocab_size, communicator)
+            if matrices:
+                decoder = pack_projections(decoder, matrices, dtype)
             cos_sin = torch.from_numpy(cos_sin_table(frequencies, self.max_model_len)).to(device)
             load = DeviceLoader()
             sampling_limits = SamplingLimits(
@@ -123,7 +132,12 @@ class CudaEngine:
         """The engine for a stored model. Raises EngineError where there is no device, or too little memory."""
         if not torch.cuda.is_available():
             raise EngineError("engine cuda finds no CUDA device; --engine cpu needs none")
-        return cls(model.name, model.version, model.config, iter_weights(model), options, communicator)
+        quantization = model.config.quantization
+        if quantization is None or communicator is not None:  # a rank's part is cut from plain weights
+            return cls(model.name, model.version, model.config, iter_weights(model), options, communicator)
+        matrices: dict[str, QuantisedMatrix] = {}
+        weights = iter_weights_but_matrices(model, quantization, matrices)
+        return cls(model.name, model.version, model.config, weights, options, matrices=matrices)
 
     def warm_up(self) -> None:
         """Computes a full prefill step, a full decode step and a single row, which write nothing into the cache."""

@@ -17,6 +17,9 @@ from kernels.rope.cuda import Rope
 from kernels.silu_and_mul.cuda import SiluAndMul
 from services.worker.models.decoder import Decoder
 from services.worker.models.layers import Attention, DecoderLayer, Linear
+from services.worker.models.quantised import PackedLinear, QuantisedProducts
+
+_BLOCKS_OF_PROCESSOR = 2  # of those that Limits.num_parallel counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,9 @@ class CudaDecoder:
         self._write = KvCacheWrite(load, dtype, cache_dtype, attention.head_dim)
         self._silu = SiluAndMul(load, dtype, inner_size)
         self._space = Workspace(attention, hidden_size, inner_size, limits, decoder.embedding)
+        self._quantised = QuantisedProducts(
+            load, decoder, dtype, limits.max_num_tokens, max(1, limits.num_parallel // _BLOCKS_OF_PROCESSOR)
+        )
 
     @torch.inference_mode()
     def __call__(self, step: StepTensors, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +156,7 @@ class CudaDecoder:
         """What the heads attended to, [T, H * D], before the projection back."""
         num_tokens, num_turned = len(normed), attention.num_heads + attention.num_kv_heads
         heads = self._space.heads[:num_tokens]
-        _product(heads.flatten(1), normed, attention.query_key_value)
+        self._product(heads.flatten(1), normed, attention.query_key_value)
         query, key = heads[:, : attention.num_heads], heads[:, attention.num_heads : num_turned]
         if attention.query_norm is not None and attention.key_norm is not None:
             self._norm_heads(query, attention.query_norm.weight, attention.query_norm.eps)
@@ -182,26 +188,27 @@ class CudaDecoder:
         """What the layer adds to the residual besides its attention, which is added here."""
         num_tokens, space = len(residual), self._space
         projected = space.projected[:num_tokens]
-        _product(projected, attended, layer.attention.output)
+        self._product(projected, attended, layer.attention.output)
         self._added_up(projected)
         normed = self._normed(residual, layer.feed_forward_norm.weight, layer.feed_forward_norm.eps, projected)
         gate_up, activated = space.gate_up[:num_tokens], space.activated[:num_tokens]
-        _product(gate_up, normed, layer.feed_forward.gate_up)
+        self._product(gate_up, normed, layer.feed_forward.gate_up)
         self._silu(activated, gate_up)
-        _product(projected, activated, layer.feed_forward.down)
+        self._product(projected, activated, layer.feed_forward.down)
         return self._added_up(projected)
 
     def _added_up(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts, in place."""
         return part if self.decoder.share is None else self.decoder.share.communicator.add_up(part)
 
-
-def _product(out: Tensor, x: Tensor, linear: Linear) -> None:
-    """[T, n_in] to out, [T, n_out]."""
-    if linear.bias is None:
-        torch.mm(x, linear.weight.t(), out=out)
-    else:
-        torch.addmm(linear.bias, x, linear.weight.t(), out=out)
+    def _product(self, out: Tensor, x: Tensor, linear: Linear) -> None:
+        """[T, n_in] to out, [T, n_out]."""
+        if isinstance(linear, PackedLinear) and linear.packed is not None:
+            self._quantised(out, x, linear, linear.packed)
+        elif linear.bias is None:
+            torch.mm(x, linear.weight.t(), out=out)
+        else:
+            torch.addmm(linear.bias, x, linear.weight.t(), out=out)
 
 
 def _wide_product(x: Tensor, weight: Tensor) -> Tensor:

@@ -21,8 +21,6 @@ from services.worker.parallel.ranks import OnDeath, Ranks, end_process
 from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 
-_DEATH_S = 5.0  # until a process that has closed its connections has ended
-
 LoadPart = Callable[[StoredModel, WorkerConfig, Communicator], ModelEngine]
 
 
@@ -47,7 +45,7 @@ def load_group(
             stack.callback(communicator.close)
             engine = load_part(model, config, communicator)
         except EngineBroken:
-            ranks.death.wait(_DEATH_S)  # most likely the reason, and on_death then knows a better one
+            ranks.wait_for_death()
             raise
         return GroupEngine(engine, ranks, stack.pop_all().close)
 

@@ -37,10 +37,11 @@ class GroupEngine:
     def step(self, batch: StepInput) -> StepOutput:
         """The step on all ranks. Raises EngineBroken whatever goes wrong: a rank that is not where the others are
         cannot be told to try a step again."""
-        self.ranks.tell(Step.of(batch))
         try:
+            self.ranks.tell(Step.of(batch))
             output = self._engine.step(batch)
         except EngineBroken:
+            self.ranks.wait_for_death()
             raise
         except Exception as error:
             raise EngineBroken(f"rank 0 failed in a step of all ranks: {error!r}") from error

@@ -16,6 +16,7 @@ from services.worker.parallel.orders import Join, Order, to_bytes
 _RANK_COMMAND = (sys.executable, "-m", "services.worker.rank")
 _CANNOT_START = 2
 _CLOSE_S = 5.0
+_DEATH_S = 5.0  # until a process that has closed its connections has ended
 
 # Called with a rank and its exit status, negative for a signal, in a thread of its own.
 OnDeath = Callable[[int, int], None]
@@ -33,12 +34,12 @@ def end_process(rank: int, status: int) -> NoReturn:
 
 
 class Ranks:
-    """Ranks 1 and up. pids: by rank, from 1. death: set once one has ended before close, and on_death knows it."""
+    """Ranks 1 and up. pids: by rank, from 1."""
 
     def __init__(self, joins: Sequence[Join], on_death: OnDeath) -> None:
         """Starts a process for each; on_death is called for each that ends before close."""
         self._on_death = on_death
-        self.death = threading.Event()
+        self._death = threading.Event()
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         for join in joins:
@@ -55,6 +56,11 @@ class Ranks:
         data = to_bytes(order)
         for process in self._processes:
             _write(_pipe(process), data)
+
+    def wait_for_death(self) -> None:
+        """After their connections broke: until on_death was told of one that has ended, most likely the reason, or a
+        while without. Its line comes before any other end of this process."""
+        self._death.wait(_DEATH_S)
 
     def close(self) -> None:
         """End them; returns once they have."""
@@ -76,7 +82,7 @@ class Ranks:
         if not self._is_closing:
             shutil.rmtree(join.folder, ignore_errors=True)  # on_death may end this process
             self._on_death(join.rank, status)
-            self.death.set()
+            self._death.set()
 
 
 def _pipe(process: "subprocess.Popen[bytes]") -> IO[bytes]:

@@ -17,6 +17,7 @@ from kernels.paged_attention import reference
 from kernels.paged_attention.cuda import DeviceItems, DeviceStep, PagedAttention, Shape
 from kernels.paged_attention.items import cut
 from tests.kernels.arrays import PagedContext, make_paged_context
+from tests.kernels.emulator.sanitized import Check
 
 MAP_NORESERVE = 0x4000  # of Linux
 FP8 = torch.float8_e4m3fn
@@ -231,3 +232,6 @@ def prefill(load: LoadKernels) -> None:
 def prefill_of_fp8(load: LoadKernels) -> None:
     """With a scale for each head."""
     check(only("prefill", load), SHAPES[2], STEPS["prefill, window"])
+
+
+CHECKS: list[Check] = [decode, decode_of_fp8, decode_without_tensor_cores, split_decode, prefill, prefill_of_fp8]

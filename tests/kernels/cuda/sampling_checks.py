@@ -45,12 +45,12 @@ def random_rows(count: int, size: int, spread: float, dtype: torch.dtype) -> tor
     return torch.from_numpy(np.stack([random_logits(seed, size, spread) for seed in range(count)])).to(dtype)
 
 
-def mixed(load: LoadKernels) -> None:
+def mixed_rows(load: LoadKernels) -> None:
     """Rows of all kinds."""
     check_rows(load, random_rows(len(MIXED), SIZE, 1.0, torch.bfloat16), MIXED)
 
 
-def flat(load: LoadKernels) -> None:
+def flat_rows(load: LoadKernels) -> None:
     """Thousands of tokens alike, so that filters cut among many, and equals are many."""
     rows = [
         row(seed=5, top_p=0.02),
@@ -61,9 +61,12 @@ def flat(load: LoadKernels) -> None:
     ]
     check_rows(load, random_rows(len(rows), 4098, 0.1, torch.float32), rows)
     check_rows(load, torch.zeros(len(rows), 4098), rows)
+    signs = torch.full((len(rows), 4098), -0.0)
+    signs[:, 9:] = 0.0  # equal all the same
+    check_rows(load, signs, rows)
 
 
-def biased_and_penalized(load: LoadKernels) -> None:
+def biased_and_penalized_rows(load: LoadKernels) -> None:
     """Tokens with a bias, with penalties, with both; once and often in the history, in prompt and output."""
     shared = {
         "history": [3, 3, 8, 9, 4, 5, 5, 5, 3],
@@ -105,4 +108,4 @@ def broken_rows(load: LoadKernels) -> None:
     assert result.tokens[0] == cpu.sample(logits[:1].clone(), rows[:1], positions_of(rows[:1])).tokens[0]
 
 
-CHECKS: list[Check] = [mixed, flat, biased_and_penalized, broken_rows]
+CHECKS: list[Check] = [mixed_rows, flat_rows, biased_and_penalized_rows, broken_rows]

@@ -40,6 +40,15 @@ chaos *options: _run
 bench *options="suite": _run
     @exec .venv/bin/tokenbus bench {{ options }}
 
+# Check and time everything on this machine's GPU, in under 8 minutes; `--dry-run` does what needs no GPU (docs/gpu.md)
+[no-exit-message]
+gpu-check *options:
+    @exec sh deploy/setup/gpu_check.sh {{ options }}
+
+# Download what a machine with a GPU and without a network lacks for gpu-check, into .gpu-wheels
+gpu-wheels: _run
+    @exec {{ python }} deploy/setup/gpu_wheels.py
+
 # Lint, format, types and layers
 check: _dev
     @{{ python }} -m ruff check .

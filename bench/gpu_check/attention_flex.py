@@ -21,7 +21,7 @@ _UNIFORM = (0, 1, 2)  # of DECODE: a recompilation for each further shape takes 
 def run(findings: Findings, where: Where) -> None:
     """A row after the other; compiling takes most of the time, so that a dry run takes it as it is."""
     clock = Clock(where)
-    attend: Any = flex_attention if where.is_dry else torch.compile(flex_attention)
+    attend: Any = flex_attention if where.is_dry else torch.compile(flex_attention, dynamic=False)
     rows = TINY_DECODE[:1] if where.is_dry else [DECODE[index] for index in _UNIFORM]
     for row in rows:
         _row(findings, clock, make_inputs(row, where), attend, add_decode)

@@ -98,7 +98,7 @@ def compare(
 ) -> Agreement:
     """All prompts together, then so many decode steps."""
     rounded = [(name, tensor.to(torch.bfloat16)) for name, tensor in weights]
-    options = Options(max_model_len=512, max_num_seqs=8, max_num_batched_tokens=1024)
+    options = Options(max_model_len=512, max_num_seqs=8, max_num_batched_tokens=1024, kv_cache_memory_bytes=256 << 20)
     engine = make_engine(config, rounded, options, where)
     exact = CpuEngine(
         "random",

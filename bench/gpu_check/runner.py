@@ -6,8 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Literal
 
 import msgspec
@@ -21,6 +23,8 @@ _LEAST_S = 3.0  # that a part needs to begin with anything
 _ROOT = Path(__file__).parents[2]
 _LAST_LINES = 12
 _ENDING_S = 3.0
+_LOOK_S = 0.1
+_DRY_WORKERS = 2
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -38,11 +42,12 @@ class Outcome(msgspec.Struct, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class Run:
     """folder: for what parts write. deadline_s: for all of them, by time.monotonic; None in a dry run, whose parts take
-    as long as they take."""
+    as long as they take. stopped: when set, what runs is ended."""
 
     folder: Path
     is_dry: bool
     deadline_s: float | None
+    stopped: Event = field(default_factory=Event)
 
     def limit_of(self, part: Part) -> float | None:
         """Seconds that it may take now."""
@@ -52,12 +57,18 @@ class Run:
 
 
 def run_all(parts: Sequence[Part], run: Run, report: Callable[[Outcome], None]) -> list[Outcome]:
-    """One after the other, for they measure."""
+    """One after the other, for they measure; in a dry run, which does not, two at a time. report: of each, in order."""
     outcomes = []
-    for part in parts:
-        outcome = run_part(part, run, command_of(part, run))
-        report(outcome)
-        outcomes.append(outcome)
+    with ThreadPoolExecutor(_DRY_WORKERS if run.is_dry else 1) as pool:
+        running = [pool.submit(run_part, part, run, command_of(part, run)) for part in parts]
+        try:
+            for each in running:
+                outcomes.append(each.result())
+                report(outcomes[-1])
+        except BaseException:
+            run.stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     return outcomes
 
 
@@ -82,14 +93,23 @@ def run_part(part: Part, run: Run, command: Sequence[str]) -> Outcome:
             command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            status = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return _outcome(part, run, "timed out", begun_s, _last_lines(log))
+            status = _wait(process, run, limit_s)
         finally:
             _end(process)
+    if status is None:
+        return _outcome(part, run, "timed out", begun_s, _last_lines(log))
     if status != 0:
         return _outcome(part, run, "failed", begun_s, f"exit status {status}: {_last_lines(log)}")
     return _outcome(part, run, "passed", begun_s)
+
+
+def _wait(process: subprocess.Popen[bytes], run: Run, limit_s: float | None) -> int | None:
+    """The exit status, None if it takes longer or everything is stopped."""
+    end_s = None if limit_s is None else time.monotonic() + limit_s
+    while process.poll() is None:
+        if run.stopped.wait(_LOOK_S) or (end_s is not None and time.monotonic() >= end_s):
+            return None
+    return process.returncode
 
 
 def _outcome(part: Part, run: Run, status: Status, begun_s: float, problem: str = "") -> Outcome:

@@ -16,7 +16,8 @@ class Sequences:
         self._block_size = block_size
         blocks_each = -(-max_len // block_size)
         self._tables = np.arange(len(prompts) * blocks_each, dtype=np.int32).reshape(len(prompts), blocks_each)
-        self._sampling = RowSampling(Sampling(max_tokens=max_len, temperature=0.0), num_prompt_tokens=1)
+        # One list for all decode steps: an engine then knows that nothing about its rows is new.
+        self._rows = [RowSampling(Sampling(max_tokens=max_len, temperature=0.0), num_prompt_tokens=1)] * len(prompts)
 
     @property
     def num_blocks(self) -> int:
@@ -69,7 +70,7 @@ class Sequences:
             block_tables=self._tables[indices.start : indices.stop, :num_columns].copy(),
             sampled=np.arange(len(indices), dtype=np.int32),
             output_positions=np.zeros(len(indices), dtype=np.int32),
-            rows=[self._sampling] * len(indices),
+            rows=self._rows if len(indices) == len(self._rows) else self._rows[: len(indices)],
         )
 
 

@@ -59,7 +59,9 @@ def measure(findings: Findings, where: Where, config: ModelConfig) -> None:
     )
     begun_s = time.perf_counter()
     engine = make_engine(config, random_weights(config, seed=0, device=where.device), options, where)
-    findings.note(f"The engine was there after {time.perf_counter() - begun_s:.1f} s, its graphs captured.")
+    findings.note(
+        f"The engine was there after {time.perf_counter() - begun_s:.1f} s, on a device with its graphs captured."
+    )
     for batch_size in load.batch_sizes:
         run_batch(engine, config, load, batch_size, options.max_num_batched_tokens)  # libraries warm up
         prompt_s, step_s = run_batch(engine, config, load, batch_size, options.max_num_batched_tokens)
@@ -79,14 +81,16 @@ def run_batch(
     """Seconds of all prompts, and of each decode step."""
     prompts = random_prompts(batch_size, load.num_prompt_tokens, config.vocab_size)
     sequences = Sequences(prompts, load.max_len, engine.block_size)
+    steps = sequences.prompt_steps(max_num_tokens)
     begun_s = time.perf_counter()
-    tokens = [token for step in sequences.prompt_steps(max_num_tokens) for token in engine.step(step).tokens.tolist()]
+    tokens = [token for step in steps for token in engine.step(step).tokens.tolist()]
     prompt_s = time.perf_counter() - begun_s
     sequences.add(tokens)
     step_s = []
     for _ in range(load.num_output_tokens - 1):
+        batch = sequences.decode_step()
         begun_s = time.perf_counter()
-        sampled = engine.step(sequences.decode_step()).tokens
+        sampled = engine.step(batch).tokens
         step_s.append(time.perf_counter() - begun_s)
         sequences.add(sampled.tolist())
     return prompt_s, step_s

@@ -24,6 +24,7 @@ class BenchEngineOptions:
     num_threads: int = 0
     cpu_kernels: Literal["auto", "torch", "avx2", "avx512", "amx"] = "auto"
     quantization: Literal["none", "int8", "gguf"] = "none"
+    swap_space: float = 0.0
 
 
 def decode_batch(engine: CpuEngine, batch_size: int, context_len: int) -> StepInput:

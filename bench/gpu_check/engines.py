@@ -39,6 +39,7 @@ class Options:
     quantization: Literal["none", "int8", "gguf"] = "none"
     kv_cache_dtype: str = "auto"
     enforce_eager: bool = False
+    swap_space: float = 0.0
 
 
 class BenchEngine(Protocol):

@@ -90,6 +90,7 @@ class Leader:
         link.on_heartbeat(heartbeat, now)
         if link.state is LinkState.OPEN:
             self.core.set_accepting(link.name, not heartbeat.leaving)
+            self.core.learn_costs(heartbeat)
         self._announce(link, now)
         lagging = link.lagging_step(now)
         if lagging is not None:

@@ -53,6 +53,13 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="bytes of KV memory; none: from gpu_memory_utilization"),
     ] = None
+    swap_space: Annotated[
+        float,
+        msgspec.Meta(
+            description="GiB of host memory for the KV of preempted sequences, where that is faster than computing it",
+            ge=0,
+        ),
+    ] = 0.0
     kv_cache_dtype: Annotated[
         Literal["auto", "fp8"], msgspec.Meta(description="cuda engine: auto is the dtype of activations, fp8 is e4m3")
     ] = "auto"

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor, Step
-from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
 from services.worker.engine.isolation import EngineBroken, is_out_of_memory, is_sticky, step_one_by_one
 from services.worker.native_threads import NativeThread
 from shared.messages.codec import encode
@@ -31,7 +31,8 @@ class StepDone:
     """A step was computed. data: the frame, encoded. wait_s: how long its plan was waited for, None if it continues
     no sequence, since then there was nothing to compute meanwhile; step_s: the engine's time, and computed_s its end by
     perf_counter; overhead_s: of this thread around it, from plan to engine and from engine to frame; num_sequences:
-    held after it; failure: why its sequences had to be computed one by one, None if they had not."""
+    held after it; failure: why its sequences had to be computed one by one, None if they had not. num_swapped_blocks:
+    that went out or in before it, in swap_s, which step_s does not count."""
 
     frame: Rows
     data: bytes
@@ -42,6 +43,8 @@ class StepDone:
     overhead_s: float
     wait_s: float | None
     failure: Failure | None = None
+    num_swapped_blocks: int = 0
+    swap_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -141,6 +144,7 @@ class EngineThread:
         self.begun = (plan.epoch, plan.step)
         taken_s = time.perf_counter()
         step = self._executor.begin(plan)
+        swap_s = self._swap(step.swaps)
         begun_s = time.perf_counter()
         output, failure = self._compute(step)
         computed_s = time.perf_counter()
@@ -156,10 +160,23 @@ class EngineThread:
             num_sequences=len(self._executor.table),
             step_s=step_s,
             computed_s=computed_s,
-            overhead_s=time.perf_counter() - taken_s - step_s,
+            overhead_s=time.perf_counter() - taken_s - step_s - swap_s,
             wait_s=wait_s if step.is_awaited else None,
             failure=failure,
+            num_swapped_blocks=0 if step.swaps is None else len(step.swaps.out) + len(step.swaps.back),
+            swap_s=swap_s,
         )
+
+    def _swap(self, swaps: Swaps | None) -> float:
+        """Seconds that it took. Whatever fails here leaves blocks that nobody can believe: the worker ends."""
+        if swaps is None:
+            return 0.0
+        begun_s = time.perf_counter()
+        try:
+            self._engine.swap(swaps)
+        except Exception as error:
+            raise EngineBroken(f"blocks could not be swapped: {error}") from error
+        return time.perf_counter() - begun_s
 
     def _compute(self, step: Step) -> tuple[StepOutput, Failure | None]:
         if step.batch is None:

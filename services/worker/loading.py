@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from services.worker.models.share import Communicator
 
 FAKE_KV_TOKENS = 1 << 20
+GIB = 1 << 30
 
 
 def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -> Engine:
@@ -67,6 +68,10 @@ def _check(config: WorkerConfig) -> None:
         raise StartError(f"kv_cache_dtype {config.kv_cache_dtype} is for engine cuda, not {config.engine}")
     if config.engine == "cuda" and config.quantization != "none":
         raise StartError(f"quantization {config.quantization} is for engine cpu, not cuda")
+    if config.swap_space > 0 and config.tensor_parallel_size > 1:
+        raise StartError(f"swap_space {config.swap_space:g} needs tensor_parallel_size 1")
+    if config.swap_space > 0 and not config.enable_prefix_caching:
+        raise StartError(f"swap_space {config.swap_space:g} needs enable_prefix_caching: blocks are kept by content")
     if config.engine == "fake" and config.tensor_parallel_size > 1:
         raise StartError(f"tensor_parallel_size {config.tensor_parallel_size} is for engines cuda and cpu, not fake")
 
@@ -99,9 +104,9 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
     if max_model_len > longest:
         raise StartError(f"max_model_len {max_model_len} is more than the model's longest context, {longest} tokens")
     num_blocks = FAKE_KV_TOKENS // config.block_size
+    block_bytes = 4 * model.config.num_hidden_layers * model.config.kv_size * config.block_size
     if config.kv_cache_memory_bytes is not None:
-        values = 2 * model.config.num_hidden_layers * model.config.kv_size
-        num_blocks = config.kv_cache_memory_bytes // (2 * values * config.block_size)
+        num_blocks = config.kv_cache_memory_bytes // block_bytes
     if num_blocks * config.block_size < max_model_len:
         raise StartError(
             f"max_model_len {max_model_len} does not fit {num_blocks} KV blocks of {config.block_size} tokens"
@@ -117,6 +122,7 @@ def load_fake_engine(model: StoredModel, config: WorkerConfig) -> FakeEngine:
         max_model_len=max_model_len,
         step_s=config.fake_step_ms / 1000,
         mode=config.fake_mode,
+        num_swap_slots=int(config.swap_space * GIB) // block_bytes,
     )
 
 

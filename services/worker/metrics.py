@@ -59,6 +59,7 @@ class WorkerMetrics(Collector):
         self.num_frames_resent = 0
         self.num_rows = 0
         self.num_row_errors = 0
+        self.num_swapped_blocks = 0
         self.num_epochs = 0
         self.steps_failed: Counter[str] = Counter()
         self.messages_dropped: Counter[str] = Counter()
@@ -86,6 +87,7 @@ class WorkerMetrics(Collector):
             ("frames_resent", "Frames sent again.", self.num_frames_resent),
             ("rows", "Rows computed.", self.num_rows),
             ("row_errors", "Sequences that could not be computed.", self.num_row_errors),
+            ("swapped_blocks", "KV blocks moved to the swap space or back.", self.num_swapped_blocks),
             ("epochs", "Epochs opened by a leader.", self.num_epochs),
         ):
             yield CounterMetricFamily(f"tokenbus_worker_{name}", text, value=value)

@@ -13,6 +13,7 @@ from services.worker.core.oversize import without_rows
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
 from services.worker.core.stuck_clock import StuckClock
+from services.worker.core.token_costs import TokenCosts
 from services.worker.device_metrics import measure_device
 from services.worker.engine.interface import Engine
 from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
@@ -85,7 +86,12 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         executor = PlanExecutor(
-            self.name, engine.num_blocks, engine.block_size, engine.max_model_len, engine.vocab_size
+            self.name,
+            engine.num_blocks,
+            engine.block_size,
+            engine.max_model_len,
+            engine.vocab_size,
+            engine.num_swap_slots,
         )
         self._thread = EngineThread(
             engine,
@@ -93,6 +99,7 @@ class Worker:
             self._deliver,
             host.log,
         )
+        self._costs = TokenCosts(engine.block_size)
         self._stuck = StuckClock(config.engine_stuck_s)
         self._num_submitted = 0
         self._opening = 0
@@ -276,6 +283,9 @@ class Worker:
         metrics.num_row_errors += len(frame.errors)
         metrics.iteration_tokens.observe(done.num_tokens)
         metrics.step_seconds.observe(done.step_s)
+        metrics.num_swapped_blocks += done.num_swapped_blocks
+        self._costs.observe_step(done.num_tokens, len(frame.positions) // INT32_BYTES, done.step_s)
+        self._costs.observe_swap(done.num_swapped_blocks, done.swap_s)
         metrics.overhead_seconds.observe(done.overhead_s)
         metrics.num_sequences = done.num_sequences
         if done.failure is not None:
@@ -318,6 +328,9 @@ class Worker:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=engine.max_model_len,
             enable_prefix_caching=config.enable_prefix_caching,
+            num_swap_slots=engine.num_swap_slots,
+            swap_us=self._costs.swap_us,
+            compute_us=self._costs.compute_us,
         )
         self._bus.publish(subjects.worker_heartbeat(config.shard), encode(heartbeat))
 

@@ -18,7 +18,9 @@ class WorkerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True
     worker: the incarnation, unique per process start. started, finished: newest step begun and ended in epoch.
     next_plan: step of the plan expected next. idle: no step runs and none is queued. leaving: drains, wants no new
     sequences. num_blocks, block_size: KV memory in blocks and tokens per block; max_num_seqs and
-    max_num_batched_tokens bound one step; max_model_len bounds one sequence (tokens).
+    max_num_batched_tokens bound one step; max_model_len bounds one sequence (tokens). num_swap_slots: blocks that the
+    swap space holds. swap_us, compute_us: microseconds that a token's keys and values take to be swapped out and in
+    again, and to be computed in a prompt; 0 where the worker does not know yet.
     """
 
     v: int = PROTOCOL_VERSION
@@ -37,6 +39,9 @@ class WorkerHeartbeat(msgspec.Struct, array_like=True, frozen=True, kw_only=True
     max_num_batched_tokens: Limit
     max_model_len: Limit
     enable_prefix_caching: bool = True
+    num_swap_slots: Number = 0
+    swap_us: float = 0.0
+    compute_us: float = 0.0
 
 
 class CacheReport(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

@@ -152,6 +152,8 @@ class StepPlan(msgspec.Struct, array_like=True, tag="plan", frozen=True, kw_only
     appended to each sequence's block table before the step.
     forget: uint64, sequences whose state the worker drops before the step.
     part, num_parts: a plan too large for one message travels in parts; the worker joins them (columns concatenate).
+    swap_out: int32 pairs (block, slot): before anything else of the step, what the block holds goes to this slot of the
+    worker's swap space. swap_in: int32 pairs (slot, block): then it comes back from there.
     """
 
     v: int = PROTOCOL_VERSION
@@ -169,6 +171,8 @@ class StepPlan(msgspec.Struct, array_like=True, tag="plan", frozen=True, kw_only
     forget: bytes = b""
     part: int = 0
     num_parts: int = 1
+    swap_out: bytes = b""
+    swap_in: bytes = b""
 
 
 # ---- 4. worker -> log -----------------------------------------------------------------------------------------------

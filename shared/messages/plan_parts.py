@@ -25,6 +25,8 @@ ITEM_BYTES = {
     "num_new_blocks": 4,
     "new_blocks": 4,
     "token_ids": 4,
+    "swap_out": 8,
+    "swap_in": 8,
 }
 NEW_COLUMNS = ("block_ids", "history")
 # an empty bytes field takes 2 bytes, a long one 5 more than its contents; the list of new sequences and the numbers

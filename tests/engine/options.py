@@ -18,3 +18,4 @@ class Options:
     num_threads: int = 0
     cpu_kernels: Literal["auto", "torch", "avx2", "avx512", "amx"] = "auto"
     quantization: Literal["none", "int8", "gguf"] = "none"
+    swap_space: float = 0.0

@@ -29,12 +29,18 @@ class Scheduled:
         self.engine = engine
         self.num_blocks = engine.num_blocks if num_blocks is None else num_blocks
         self.executor = PlanExecutor(
-            WORKER, self.num_blocks, engine.block_size, engine.max_model_len, engine.vocab_size
+            WORKER,
+            self.num_blocks,
+            engine.block_size,
+            engine.max_model_len,
+            engine.vocab_size,
+            engine.num_swap_slots,
         )
         self.fold = Fold()
         self.scheduler = Scheduler()
         self.errors: dict[int, str] = {}
         self.num_failed_steps = 0
+        self.num_swapped_in = 0
         self._max_num_batched_tokens = max_num_batched_tokens
         self._num_requests = 0
         self._append("fence", Fence(kind="takeover", leader="test"))
@@ -93,6 +99,9 @@ class Scheduled:
         if plan is None:
             return False
         step = self.executor.begin(PlanColumns(plan))
+        if step.swaps is not None:
+            self.engine.swap(step.swaps)
+            self.num_swapped_in += len(step.swaps.back)
         frame = self.executor.finish(step, self._compute(step.batch))
         self.errors |= {error.sequence: error.message for error in frame.errors}
         ended = [sequence for sequence in self._append("out", frame) if sequence.end is not None]
@@ -122,4 +131,5 @@ class Scheduled:
             ),
             model=self.engine.model,
             model_version=self.engine.model_version,
+            num_swap_slots=self.engine.num_swap_slots,
         )

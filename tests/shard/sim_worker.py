@@ -11,7 +11,7 @@ from services.worker.core.frame_window import Frame, FrameWindow
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.core.plan_queue import PlanQueue
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.codec import decoder, encode
 from shared.messages.control import CacheReport, PlanGap, WorkerHeartbeat
 from shared.messages.pipeline import EpochStart, Rows, StepPlan
@@ -38,9 +38,17 @@ class SimKv:
     """KV memory that holds, for each token, the CRC of all tokens that it was computed on: what the rows' prefix
     hashes claim, found in the blocks that were really read."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_swap_slots: int) -> None:
         self._slots = array("L", bytes(8 * num_blocks * BLOCK_SIZE))
+        self._swapped = [array("L", bytes(8 * BLOCK_SIZE)) for _ in range(num_swap_slots)]
         self._last: list[int] = []
+
+    def swap(self, swaps: Swaps) -> None:
+        """Between blocks and the swap space."""
+        for block, slot in swaps.out.tolist():
+            self._swapped[slot] = self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
+        for slot, block in swaps.back.tolist():
+            self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = self._swapped[slot]
 
     def write(self, batch: StepInput) -> None:
         """Compute a step, reading each sequence's context through its block table."""
@@ -73,8 +81,9 @@ class SimWorker(Process):
         self.leaving = False
         self.queue = PlanQueue()
         self.window = FrameWindow()
-        self._kv = SimKv(num_blocks)
-        self._executor = PlanExecutor(name, num_blocks, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE)
+        self.num_swap_slots = crc32(name.encode()) % 3 * 5  # none, few, or more
+        self._kv = SimKv(num_blocks, self.num_swap_slots)
+        self._executor = PlanExecutor(name, num_blocks, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, self.num_swap_slots)
         self._running: PlanColumns | None = None
         self._started = 0
         self._finished = 0
@@ -103,6 +112,7 @@ class SimWorker(Process):
             max_num_seqs=MAX_NUM_SEQS,
             max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
             max_model_len=MAX_MODEL_LEN,
+            num_swap_slots=self.num_swap_slots,
         )
         for scheduler in self.shard.schedulers:
             self.world.send(self, scheduler, scheduler.on_heartbeat, heartbeat)
@@ -149,6 +159,9 @@ class SimWorker(Process):
 
     def _finish(self, plan: PlanColumns) -> None:
         step = self._executor.begin(plan)
+        if step.swaps is not None:
+            self._kv.swap(step.swaps)
+            self.shard.num_swaps += len(step.swaps.back)
         output = StepOutput(np.zeros(0, dtype=np.int32))
         if step.batch is not None:
             if POISON in step.batch.token_ids:

@@ -6,7 +6,7 @@ import numpy as np
 
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.plan_executor import PlanExecutor
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.pipeline import Rows, StepPlan
 from shared.prefix_hash import extend
 
@@ -31,7 +31,10 @@ class MemoryEngine:
     max_model_len = MAX_MODEL_LEN
     vocab_size = VOCAB_SIZE
 
-    def __init__(self) -> None:
+    def __init__(self, num_swap_slots: int = 0) -> None:
+        self.num_swap_slots = num_swap_slots
+        self.swapped = np.full((num_swap_slots, BLOCK_SIZE), -1, dtype=np.int32)
+        self.num_swapped_in = 0
         self.kv = np.full(NUM_BLOCKS * BLOCK_SIZE, -1, dtype=np.int32)
         self.batches: list[StepInput] = []
         self.next_token: Callable[[list[int]], int] = next_token
@@ -48,6 +51,13 @@ class MemoryEngine:
         self.kv[batch.slot_mapping] = batch.token_ids
         tokens = [self.next_token(self.context(batch, int(index))) for index in batch.sampled]
         return StepOutput(np.array(tokens, dtype=np.int32))
+
+    def swap(self, swaps: Swaps) -> None:
+        """Ids between blocks and slots."""
+        blocks = self.kv.reshape(-1, BLOCK_SIZE)
+        self.swapped[swaps.out[:, 1]] = blocks[swaps.out[:, 0]]
+        blocks[swaps.back[:, 1]] = self.swapped[swaps.back[:, 0]]
+        self.num_swapped_in += len(swaps.back)
 
     def context(self, batch: StepInput, index: int) -> list[int]:
         """Ids of one sequence up to its context length."""

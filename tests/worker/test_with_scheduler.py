@@ -3,6 +3,7 @@
 from collections import deque
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -31,10 +32,10 @@ EOS = tuple(range(0, VOCAB_SIZE, 125))
 class Node:
     """A worker without its bus."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, num_swap_slots: int) -> None:
         self.name = name
-        self.executor = PlanExecutor(name, NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE)
-        self.engine = MemoryEngine()
+        self.executor = PlanExecutor(name, NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, num_swap_slots)
+        self.engine = MemoryEngine(num_swap_slots)
         self.queue = PlanQueue()
         self.frames: deque[Rows] = deque()
 
@@ -50,6 +51,7 @@ class Node:
             ),
             epoch=self.queue.epoch,
             next_plan=self.queue.next_plan,
+            num_swap_slots=self.engine.num_swap_slots,
         )
 
     def compute(self) -> None:
@@ -57,6 +59,8 @@ class Node:
         if plan is None:
             return
         step = self.executor.begin(plan)
+        if step.swaps is not None:
+            self.engine.swap(step.swaps)
         output = StepOutput(np.zeros(0, dtype=np.int32)) if step.batch is None else self.engine.step(step.batch)
         self.frames.append(self.executor.finish(step, output))
 
@@ -64,10 +68,10 @@ class Node:
 class Shard:
     """Scheduler, fold and two workers; every record and every plan goes through its wire form."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_swap_slots: int = 0) -> None:
         self.fold = Fold()
         self.scheduler = Scheduler()
-        self.nodes = [Node("a"), Node("b")]
+        self.nodes = [Node("a", num_swap_slots), Node("b", num_swap_slots)]
         self.num_errors = 0
         self.append("fence", Fence(kind="takeover", leader="test"))
         for node in self.nodes:
@@ -134,12 +138,12 @@ prompts = st.tuples(st.integers(1, 30), st.integers(0, 2)).map(
 events = st.lists(st.tuples(st.sampled_from(["plan", "compute", "store", "fence"]), st.integers(0, 1)), max_size=120)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(prompts, st.integers(1, 25)), min_size=1, max_size=10), events)
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(prompts, st.integers(1, 25)), min_size=1, max_size=10), events, st.sampled_from([0, 3, 40]))
 def test_every_sequence_is_what_a_plain_run_gives(
-    wishes: list[tuple[list[int], int]], script: list[tuple[str, int]]
+    wishes: list[tuple[list[int], int]], script: list[tuple[str, int]], num_swap_slots: int
 ) -> None:
-    shard = Shard()
+    shard = Shard(num_swap_slots)
     for number, (prompt, max_tokens) in enumerate(wishes):
         shard.ask(number, prompt, max_tokens)
     actions = {
@@ -157,8 +161,53 @@ def test_every_sequence_is_what_a_plain_run_gives(
             shard.plan(node)
             node.compute()
             shard.store(node)
+            assert not any(worker.check_integrity() for worker in shard.scheduler.workers.values())
     assert shard.live == []
     for sequence, (prompt, max_tokens) in zip(shard.fold.sequences.values(), wishes, strict=True):
         assert list(sequence.tokens) == expected(prompt, max_tokens)
     counts = shard.fold.counts
     assert shard.num_errors == counts["prefix_mismatched"] == counts["row_foreign"] == counts["row_missing"] == 0
+
+
+def run_to_the_end(shard: Shard) -> None:
+    for _ in range(2000):
+        if not shard.live:
+            return
+        for node in shard.nodes[:1]:
+            shard.plan(node)
+            node.compute()
+            shard.store(node)
+    raise AssertionError("it does not end")
+
+
+def test_preempted_sequences_come_back_from_the_swap_space() -> None:
+    """Instead of being computed again."""
+    num_computed = []
+    for num_swap_slots in (0, 40):
+        shard = Shard(num_swap_slots)
+        shard.scheduler.remove_worker("b")
+        wishes = [[number] * 4 + list(range(600, 610)) for number in range(6)]
+        for number, prompt in enumerate(wishes):
+            shard.ask(number, prompt, 40)
+        run_to_the_end(shard)
+        node, scheduler = shard.nodes[0], shard.scheduler
+        assert scheduler.num_preemptions > 0, "the test shows nothing"
+        assert (scheduler.num_swapped_blocks > 0) == (node.engine.num_swapped_in > 0) == (num_swap_slots > 0)
+        for sequence, prompt in zip(shard.fold.sequences.values(), wishes, strict=True):
+            assert list(sequence.tokens) == expected(prompt, 40)
+        assert shard.num_errors == shard.fold.counts["prefix_mismatched"] == 0
+        num_computed.append(sum(len(batch.token_ids) for batch in node.engine.batches))
+    assert num_computed[1] <= num_computed[0] - BLOCK_SIZE * node.engine.num_swapped_in // 2
+
+
+@pytest.mark.parametrize(("swap_us", "compute_us", "is_worthwhile"), [(0, 5, True), (4, 5, True), (6, 5, False)])
+def test_what_is_faster_to_compute_is_not_swapped(swap_us: float, compute_us: float, is_worthwhile: bool) -> None:
+    shard = Shard(40)
+    shard.scheduler.remove_worker("b")
+    heartbeat = structs.replace(shard.nodes[0].heartbeat(), swap_us=swap_us, compute_us=compute_us)
+    shard.scheduler.learn_costs(heartbeat)
+    for number in range(6):
+        shard.ask(number, [number] * 14, 40)
+    run_to_the_end(shard)
+    assert shard.scheduler.num_preemptions > 0, "the test shows nothing"
+    assert (shard.scheduler.num_swapped_blocks > 0) == is_worthwhile

@@ -24,10 +24,12 @@ from services.scheduler.core.worker_state import WorkerState
 
 @dataclass(slots=True)
 class _Offer:
-    """A worker that has a seat and blocks for a sequence. hits: blocks of it that the worker holds already."""
+    """A worker that has a seat and blocks for a sequence. hits: blocks of it that the worker holds already;
+    num_swapped: how many of those that follow lie in its swap space."""
 
     worker: WorkerState
     hits: list[int]
+    num_swapped: int
     num_blocks: int
     num_spare: int
     cost: int
@@ -69,7 +71,7 @@ class Placement:
                     if not best.worker.has_room_in_step:
                         open_workers.discard(best.worker.name)
                 else:
-                    hit_tokens = len(best.hits) * best.worker.block_size
+                    hit_tokens = (len(best.hits) + best.num_swapped) * best.worker.block_size
                     pledged[best.worker.name] += sequence.num_tokens - hit_tokens + best.worker.block_size
             if not open_workers:
                 return
@@ -77,18 +79,21 @@ class Placement:
     def _offer(self, sequence: Sequence, worker: WorkerState) -> _Offer | None:
         """What the worker could do for the sequence now; None if its blocks do not suffice."""
         hits: list[int] = []
+        num_swapped = 0
         block_size = worker.block_size
         if worker.blocks.enable_prefix_caching:
             # the last token is always computed, since its logits are what is asked for
             max_hits = (sequence.num_tokens - 1) // block_size
-            hits = worker.blocks.find_hits(sequence.hash_blocks(block_size, sequence.num_tokens), max_hits)
+            names = sequence.hash_blocks(block_size, sequence.num_tokens)
+            hits = worker.blocks.find_hits(names, max_hits)
+            num_swapped = worker.swap.find_hits(names, len(hits), max_hits)
         num_blocks = worker.capacity.num_blocks_for(sequence.num_tokens)
         num_spare = int(self.watermark * worker.blocks.num_blocks) if worker.running else 0
         if not worker.blocks.can_allocate(hits, num_blocks, num_spare):
             return None
-        num_uncached_tokens = sequence.num_tokens - len(hits) * block_size
+        num_uncached_tokens = sequence.num_tokens - (len(hits) + num_swapped) * block_size
         cost = num_uncached_tokens + worker.num_uncomputed_tokens + block_size * len(worker.running)
-        return _Offer(worker, hits, num_blocks, num_spare, cost)
+        return _Offer(worker, hits, num_swapped, num_blocks, num_spare, cost)
 
     def _bind(self, sequence: Sequence, offer: _Offer, waiting: WaitingQueue) -> None:
         worker = offer.worker
@@ -96,7 +101,7 @@ class Placement:
         assert table is not None, "an offer stands until the next allocation"
         waiting.remove(sequence)
         self._backlog.begin(sequence.state.request)
-        worker.bind(sequence, offer.hits, table)
+        worker.bind(sequence, len(offer.hits), offer.num_swapped, table)
         if worker.blocks.enable_prefix_caching:
             self.num_queried_tokens += sequence.num_tokens
             self.num_hit_tokens += len(offer.hits) * worker.block_size

@@ -152,6 +152,7 @@ class _Columns:
         worker.num_uncomputed_tokens += grown - sum(self._num_scheduled)
         step = worker.next_step
         worker.next_step += 1
+        swap_out, swap_in = worker.swap.take_transfers()
         worker.outstanding.append(PlannedStep(step, self._sequences, self._positions, self._stops, solo))
         plan = StepPlan(
             epoch=worker.epoch,
@@ -166,6 +167,8 @@ class _Columns:
             num_new_blocks=pack(INT32, self._num_new_blocks),
             new_blocks=pack(INT32, self._new_blocks),
             forget=pack(UINT64, worker.forget),
+            swap_out=swap_out,
+            swap_in=swap_in,
         )
         del worker.forget[:]
         return plan

@@ -76,6 +76,7 @@ class Scheduler:
         self._placement = Placement(self.limits.watermark, self.backlog)
         self._verdicts: list[Verdict] = []
         self.num_preemptions = 0
+        self.num_swapped_blocks = 0
         self.num_moves = 0
         self.num_overrun_rows = 0
 
@@ -130,6 +131,11 @@ class Scheduler:
         """False: the worker drains. Its sequences move as soon as others accept, else they finish there."""
         if name in self.workers:
             self.workers[name].accepting = accepting
+
+    def learn_costs(self, heartbeat: WorkerHeartbeat) -> None:
+        """What the worker has measured since it was added."""
+        if heartbeat.worker in self.workers:
+            self.workers[heartbeat.worker].swap.learn_costs(heartbeat)
 
     # ---- sequences --------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,9 @@ class Scheduler:
         if stop >= sequence.next_name_at and state.reason != "error":
             worker.name_blocks(sequence, stop)
         if state.reason == "error":
-            worker.blocks.forget(sequence.block_table)  # perhaps for what lies in them: the next one computes it anew
+            # perhaps for what lies in them: the next one computes it anew
+            worker.blocks.forget(sequence.block_table)
+            worker.swap.forget(sequence.block_hashes)
         if state.end is not None:
             self.end(state.id)
         elif position < 0:
@@ -246,6 +254,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Give the sequence's blocks to others; it is computed again later, from the prefix cache if it is lucky."""
         self.num_preemptions += 1
+        worker = self.workers[sequence.last_worker]
+        self.num_swapped_blocks += worker.keep_in_swap_space(sequence)
         self._unbind(sequence)
 
     def _move_away(self, worker: WorkerState) -> None:

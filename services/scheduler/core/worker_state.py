@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from services.scheduler.core.block_manager import BlockManager
 from services.scheduler.core.capacity import Capacity
+from services.scheduler.core.host_tier import HostTier
 from services.scheduler.core.order import Order
 from services.scheduler.core.sequence import Sequence, Status
 from shared.messages.control import WorkerHeartbeat
@@ -63,6 +64,8 @@ class WorkerState:
         self.accepting = not heartbeat.leaving
         self.blocks = BlockManager(heartbeat.num_blocks, enable_prefix_caching=heartbeat.enable_prefix_caching)
         self.blocks.load(cached)
+        self.swap = HostTier(heartbeat.num_swap_slots)
+        self.swap.learn_costs(heartbeat)
         self.running: Order[Sequence] = Order()
         self.settling: dict[int, Sequence] = {}
         self.outstanding: deque[PlannedStep] = deque()
@@ -99,20 +102,33 @@ class WorkerState:
             self.may_be_planned and self.num_uncomputed_tokens < self.max_num_batched_tokens and self.num_free_seats > 0
         )
 
-    def bind(self, sequence: Sequence, hits: list[int], table: list[int]) -> None:
-        """A waiting sequence runs here from now on, with this block table, which starts with the hits."""
+    def bind(self, sequence: Sequence, num_hits: int, num_swapped: int, table: list[int]) -> None:
+        """A waiting sequence runs here from now on, with this block table: the device holds the contents of its first
+        blocks already, those of the next ones come in from the swap space."""
         sequence.status = Status.RUNNING
         sequence.last_worker = self.name
         sequence.max_num_tokens = self.capacity.max_num_tokens(sequence)
         sequence.block_table = table
         sequence.num_slots = len(table) * self.block_size
-        sequence.num_computed_tokens = len(hits) * self.block_size
-        sequence.num_named_blocks = len(hits)
-        sequence.next_name_at = (len(hits) + 1) * self.block_size
+        if num_swapped:
+            names = sequence.block_hashes[num_hits : num_hits + num_swapped]
+            blocks = table[num_hits : num_hits + num_swapped]
+            self.swap.fetch(names, blocks)
+            for block, name in zip(blocks, names, strict=True):
+                self.blocks.register(block, name)
+            num_hits += num_swapped
+        sequence.num_computed_tokens = num_hits * self.block_size
+        sequence.num_named_blocks = num_hits
+        sequence.next_name_at = (num_hits + 1) * self.block_size
         self.running.add(sequence)
         self.num_uncomputed_tokens += sequence.num_uncomputed_tokens
         if sequence.suspect:
             self.suspect = sequence
+
+    def keep_in_swap_space(self, sequence: Sequence) -> int:
+        """Of a running sequence that is about to leave: its named blocks; how many are sent there."""
+        named = slice(sequence.num_named_blocks)
+        return self.swap.keep(sequence.block_table[named], sequence.block_hashes[named])
 
     def release(self, sequence: Sequence) -> None:
         """The running sequence leaves: its blocks are free for later plans, the worker will drop its state."""
@@ -151,6 +167,7 @@ class WorkerState:
     def check_integrity(self) -> list[str]:
         """Everything that is wrong with blocks and counters here; empty when all is well."""
         problems = self.blocks.check_integrity(sequence.block_table for sequence in self.running)
+        problems += self.swap.check_integrity()
         num_uncomputed_tokens = sum(sequence.num_uncomputed_tokens for sequence in self.running)
         if num_uncomputed_tokens != self.num_uncomputed_tokens:
             problems.append(f"{num_uncomputed_tokens} tokens are to be computed, counted {self.num_uncomputed_tokens}")

@@ -3,21 +3,25 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from services.worker.engine.interface import Swaps
 from shared.block_hash import HASH_BYTES, root_hash
 
 
 class BlockLedger:
-    """For each full block: its chained hash, its parent's hash, and the prefix CRC at its last token.
+    """For each full block: its chained hash, its parent's hash, and the prefix CRC at its last token; the same for each
+    slot of the swap space.
 
     A block is unknown while it is empty, partly filled or about to be written again.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_slots: int = 0) -> None:
         self.num_blocks = num_blocks
-        self._known = np.zeros(num_blocks, dtype=np.bool_)
-        self._crcs = np.zeros(num_blocks, dtype=np.uint32)
-        self._hashes = np.zeros((num_blocks, HASH_BYTES), dtype=np.uint8)
-        self._parents = np.zeros((num_blocks, HASH_BYTES), dtype=np.uint8)
+        self.num_slots = num_slots
+        count = num_blocks + num_slots  # slots follow the blocks
+        self._known = np.zeros(count, dtype=np.bool_)
+        self._crcs = np.zeros(count, dtype=np.uint32)
+        self._hashes = np.zeros((count, HASH_BYTES), dtype=np.uint8)
+        self._parents = np.zeros((count, HASH_BYTES), dtype=np.uint8)
 
     def record(
         self,
@@ -35,6 +39,19 @@ class BlockLedger:
     def forget(self, blocks: NDArray[np.int32]) -> None:
         """These blocks are about to be written, or hold what nobody may use."""
         self._known[blocks] = False
+
+    def swap(self, swaps: Swaps) -> None:
+        """Blocks move out and back, and what they hold with them."""
+        self._copy(swaps.out[:, 0], self.num_blocks + swaps.out[:, 1])
+        self._copy(self.num_blocks + swaps.back[:, 0], swaps.back[:, 1])
+
+    def _copy(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> None:
+        for column in (self._known, self._crcs, self._hashes, self._parents):
+            column[destinations] = column[sources]
+
+    def forget_slots(self) -> None:
+        """Whoever knew what lies in the swap space is gone."""
+        self._known[self.num_blocks :] = False
 
     def hash_of(self, block: int) -> bytes | None:
         """Chained hash of a full block, None while it is unknown."""
@@ -57,5 +74,5 @@ class BlockLedger:
 
     def report(self) -> tuple[bytes, bytes]:
         """Columns of a CacheReport: block ids (int32) and hashes (16 bytes each) of all known blocks."""
-        blocks = np.flatnonzero(self._known).astype(np.int32)
+        blocks = np.flatnonzero(self._known[: self.num_blocks]).astype(np.int32)
         return blocks.tobytes(), self._hashes[blocks].tobytes()

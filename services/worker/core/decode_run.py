@@ -54,7 +54,7 @@ class DecodeRun:
         plan = columns.plan
         if plan.sequences != self.key or plan.num_scheduled != self._ones or plan.num_given != self._zeros:
             return False
-        if plan.new or plan.forget or self._steps_left < 1:
+        if plan.new or plan.forget or columns.has_swaps or self._steps_left < 1:
             return False
         if plan.start != self.batch.context_lens.tobytes() or plan.position != self.counts.tobytes():
             return False

@@ -30,7 +30,8 @@ class PlanColumns:
         self.step = plan.step
         self.num_sequences, odd_bytes = divmod(len(plan.sequences), 8)
         lengths = {len(getattr(plan, name)) for name in _PER_SEQUENCE}
-        if odd_bytes or lengths != {4 * self.num_sequences} or len(plan.forget) % 8:
+        columns_of_eight = (plan.forget, plan.swap_out, plan.swap_in)
+        if odd_bytes or lengths != {4 * self.num_sequences} or any(len(column) % 8 for column in columns_of_eight):
             raise MalformedPlan("columns differ in length")
         if plan.sequences != known_unique and len(set(self.sequences.tolist())) != self.num_sequences:
             raise MalformedPlan("a sequence is scheduled twice")
@@ -81,6 +82,21 @@ class PlanColumns:
     def forget(self) -> NDArray[np.uint64]:
         """See the class."""
         return np.frombuffer(self.plan.forget, dtype=np.uint64)
+
+    @cached_property
+    def swap_out(self) -> NDArray[np.int32]:
+        """int32 [n, 2]: block and slot."""
+        return np.frombuffer(self.plan.swap_out, dtype=np.int32).reshape(-1, 2)
+
+    @cached_property
+    def swap_in(self) -> NDArray[np.int32]:
+        """int32 [n, 2]: slot and block."""
+        return np.frombuffer(self.plan.swap_in, dtype=np.int32).reshape(-1, 2)
+
+    @property
+    def has_swaps(self) -> bool:
+        """Whether any block moves out or back."""
+        return bool(self.plan.swap_out or self.plan.swap_in)
 
 
 def _check_counts(counts: bytes, values: bytes, label: str) -> None:

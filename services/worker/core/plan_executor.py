@@ -14,7 +14,7 @@ from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.prefix_crc import extend_all
 from services.worker.core.sequence_table import SequenceTable
 from services.worker.core.step_input import Items, build_step_input
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.pipeline import RowError, RowLogprobs, Rows
 
 
@@ -22,7 +22,8 @@ from shared.messages.pipeline import RowError, RowLogprobs, Rows
 class Step:
     """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks.
     is_awaited: it computes a sequence that was held before, so the engine could have gone on with it any time earlier.
-    run: the decode run that this step goes on with, if it was foretold."""
+    run: the decode run that this step goes on with, if it was foretold. swaps: to be done before the step, also if
+    there is nothing to compute."""
 
     epoch: int
     number: int
@@ -31,6 +32,7 @@ class Step:
     errors: list[RowError]
     is_awaited: bool
     run: DecodeRun | None = None
+    swaps: Swaps | None = None
 
 
 class PlanExecutor:
@@ -39,9 +41,17 @@ class PlanExecutor:
     begin and finish alternate. While a decode run lasts, its sequences' columns are newer there than in the table.
     """
 
-    def __init__(self, worker: str, num_blocks: int, block_size: int, max_model_len: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        worker: str,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        vocab_size: int,
+        num_swap_slots: int = 0,
+    ) -> None:
         self.worker = worker
-        self.ledger = BlockLedger(num_blocks)
+        self.ledger = BlockLedger(num_blocks, num_swap_slots)
         self.table = SequenceTable(self.ledger, block_size, max_model_len, vocab_size)
         self._run: DecodeRun | None = None
         self._last: tuple[Items, StepInput] | None = None
@@ -50,6 +60,7 @@ class PlanExecutor:
         """Drop all sequences; what full blocks still hold, as columns of a CacheReport."""
         self._run = self._last = None
         self.table.clear()
+        self.ledger.forget_slots()
         return self.ledger.report()
 
     def begin(self, plan: PlanColumns) -> Step:
@@ -59,6 +70,7 @@ class PlanExecutor:
             return Step(plan.epoch, plan.step, run.items, run.advance(plan), [], True, run)
         table = self.table
         errors: list[RowError] = []
+        swaps = self._swap(plan) if plan.has_swaps else None
         for sequence in plan.forget.tolist():
             table.forget(sequence)
         num_loaded = 0
@@ -82,11 +94,20 @@ class PlanExecutor:
         if len(items.new_blocks):
             table.add_blocks(items.slots, items.num_new_blocks, items.new_blocks)
         batch = build_step_input(items, table) if len(items) else None
-        return Step(plan.epoch, plan.step, items, batch, errors, is_awaited=len(items) > num_loaded)
+        return Step(plan.epoch, plan.step, items, batch, errors, is_awaited=len(items) > num_loaded, swaps=swaps)
+
+    def _swap(self, plan: PlanColumns) -> Swaps:
+        """The plan's transfers, which the ledger has noted. One that cannot be is left out: then the block holds
+        nothing that is known, and a sequence that counts on it is refused."""
+        limits = self.ledger.num_blocks, self.ledger.num_slots
+        swaps = Swaps(_possible(plan.swap_out, limits), _possible(plan.swap_in, limits[::-1]))
+        self.ledger.swap(swaps)
+        return swaps
 
     def _find_run(self, plan: PlanColumns) -> DecodeRun | None:
         """The run that this plan goes on with; one that it does not go on with ends here."""
-        if self._run is None and self._last is not None and not plan.plan.new and not plan.plan.forget:
+        is_plain = not (plan.plan.new or plan.plan.forget or plan.has_swaps)
+        if self._run is None and self._last is not None and is_plain:
             items, batch = self._last
             if len(items) == plan.num_sequences and DecodeRun.can_begin(self.table, items, batch):
                 self._run = DecodeRun(self.table, items, batch)
@@ -237,3 +258,10 @@ class PlanExecutor:
         blocks = table.block_tables[slots, positions // table.block_size]
         held = ~table.finished[slots]
         self.ledger.record(blocks[held], parents[held], names[held], prefix_hashes[held])
+
+
+def _possible(pairs: NDArray[np.int32], limits: tuple[int, int]) -> NDArray[np.int32]:
+    """Those within the limits, of several to one destination the last."""
+    pairs = pairs[((pairs >= 0) & (pairs < np.array(limits))).all(axis=1)]
+    _, last = np.unique(pairs[::-1, 1], return_index=True)
+    return pairs[::-1][np.sort(last)]

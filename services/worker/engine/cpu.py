@@ -13,7 +13,8 @@ from kernels.decoder.model import Shape
 from kernels.native.build import AroundBuild
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.host_slots import HostSlots, num_slots_in
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from services.worker.engine.kernel_choice import choose_kernels
 from services.worker.engine.memory import available_memory_bytes, claim_first_blocks, num_kv_blocks
 from services.worker.engine.native_forward import NativeForward
@@ -92,6 +93,8 @@ class CpuEngine:
             self.forward = NativeForward(
                 build_native(decoder, shape, cos_sin, packer or Bf16Packer(), num_threads, choice.library)
             )
+        self.num_swap_slots = num_slots_in(options.swap_space, self.forward.kv_cache)
+        self._host_slots = HostSlots(self.forward.kv_cache, self.num_swap_slots)
         reason = self.fallback_reason
         self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"
 
@@ -126,6 +129,10 @@ class CpuEngine:
         if output.errors or output.failed:
             output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
         return output
+
+    def swap(self, swaps: Swaps) -> None:
+        """See Engine."""
+        self._host_slots.swap(swaps)
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """step without the sampling: writes the KV of all tokens, returns float32 [R, vocabulary] for the rows."""

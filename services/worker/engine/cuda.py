@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.kv_blocks.swap import SwapSpace
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from kernels.sampling.cuda import Sampling
 from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.host_slots import num_slots_in
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from services.worker.engine.options import CudaEngineOptions, EngineError, resolve_max_model_len
 from services.worker.engine.spoiled_blocks import find_spoiled_blocks
 from services.worker.engine.warm_up import warm_up_step
@@ -116,10 +118,13 @@ class CudaEngine:
         self.num_blocks = num_cuda_blocks(profile, needs, options.gpu_memory_utilization, options.kv_cache_memory_bytes)
         if communicator is not None:
             self.num_blocks = communicator.smallest(self.num_blocks)
+        self.num_swap_slots = num_slots_in(options.swap_space, new_cache(1))
         with explained("capture decode steps", total):
             self.forward.use_cache(new_cache(self.num_blocks))
             if not options.enforce_eager:
                 self.forward.capture()
+        if self.num_swap_slots:
+            self._swap_space = SwapSpace(load, self.forward.kv_cache.flatten(0, 1), self.num_swap_slots)
         self.memory_bytes = {
             "weights": profile.weights,
             "kv_cache": self.forward.kv_cache.nbytes,
@@ -151,6 +156,12 @@ class CudaEngine:
         if output.errors or output.failed:
             output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
         return output
+
+    def swap(self, swaps: Swaps) -> None:
+        """See Engine. The device is waited for, since what it takes decides whether swapping is worth it."""
+        self._swap_space.swap_out(*swaps.out.T.tolist()).wait()
+        self._swap_space.swap_in(*swaps.back.T.tolist()).wait()
+        torch.cuda.synchronize()
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """step without the sampling: float32 [R, vocabulary], on the device."""

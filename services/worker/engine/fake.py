@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.interface import RowSampling, StepInput, StepOutput
+from services.worker.engine.interface import RowSampling, StepInput, StepOutput, Swaps
 from shared.messages.pipeline import RowLogprobs
 
 _ALL_BITS = 2**64 - 1
@@ -43,6 +43,7 @@ class FakeEngine:
         max_model_len: int,
         step_s: float,
         mode: FakeMode,
+        num_swap_slots: int = 0,
     ) -> None:
         self.model = model
         self.model_version = model_version
@@ -50,6 +51,7 @@ class FakeEngine:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_model_len = max_model_len
+        self.num_swap_slots = num_swap_slots
         self._step_s = step_s
         self._mode = mode
         self._token_ids = token_ids
@@ -76,6 +78,9 @@ class FakeEngine:
         if remaining_s > 0:
             time.sleep(remaining_s)
         return StepOutput(tokens, logprobs)
+
+    def swap(self, swaps: Swaps) -> None:
+        """Nothing: tokens owe nothing to blocks."""
 
     def _keys(self, wishes: "_Wishes", output_positions: NDArray[np.int32]) -> NDArray[np.uint64]:
         """uint64 [R]: a hash of (seed, position), or entropy."""

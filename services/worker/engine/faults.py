@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from kernels.sampling.rows import NOT_FINITE
-from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
 
 FOREVER_S = 1e9
 
@@ -58,6 +58,7 @@ class FaultyEngine:
         self.block_size = engine.block_size
         self.max_model_len = engine.max_model_len
         self.vocab_size = engine.vocab_size
+        self.num_swap_slots = engine.num_swap_slots
         self._engine = engine
         self.faults = faults
         self._num_steps = 0
@@ -83,6 +84,10 @@ class FaultyEngine:
                 if self._happens(faults.nan_share):
                     output.errors[row] = NOT_FINITE
         return output
+
+    def swap(self, swaps: Swaps) -> None:
+        """The engine's."""
+        self._engine.swap(swaps)
 
     def _happens(self, share: float) -> bool:
         return share > 0 and self._random.random() < share

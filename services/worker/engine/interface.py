@@ -66,10 +66,20 @@ class StepOutput:
     spoiled_blocks: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Swaps:
+    """Transfers between KV blocks and the slots of the swap space. out: int32 [n, 2], block and slot; back: int32
+    [n, 2], slot and block. Those out come first; nothing is twice the destination in one of them."""
+
+    out: NDArray[np.int32]
+    back: NDArray[np.int32]
+
+
 class Engine(Protocol):
     """A device with a model on it. Called from one thread at a time, never from the event loop's.
 
     kernels: what it computes with, and why, where that is not the best there is; for logs and health.
+    num_swap_slots: of its swap space, each for a block; 0 without one.
     """
 
     model: str
@@ -80,12 +90,16 @@ class Engine(Protocol):
     block_size: int
     max_model_len: int
     vocab_size: int
+    num_swap_slots: int
 
     def warm_up(self) -> None:
         """Run every shape class once, so that the first request meets no surprise."""
 
     def step(self, batch: StepInput) -> StepOutput:
         """Compute the batch: write its KV, return its sampled tokens."""
+
+    def swap(self, swaps: Swaps) -> None:
+        """Move blocks out and back; a step that is called next finds all of it done."""
 
 
 class ModelEngine(Engine, Protocol):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from services.worker.engine.interface import Engine, StepInput, StepOutput
+from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
 from services.worker.engine.isolation import EngineBroken
 from services.worker.parallel.orders import Step, WarmUp
 from services.worker.parallel.ranks import Ranks
@@ -23,6 +23,7 @@ class GroupEngine:
         self.block_size = engine.block_size
         self.max_model_len = engine.max_model_len
         self.vocab_size = engine.vocab_size
+        self.num_swap_slots = 0
         self.ranks = ranks
         self.close = close
         self._engine = engine
@@ -48,6 +49,10 @@ class GroupEngine:
         if output.errors or output.failed:
             output.spoiled_blocks = _blocks_of_failed(batch, output, self.block_size)
         return output
+
+    def swap(self, swaps: Swaps) -> None:
+        """Nobody asks a group without a swap space for it. Raises EngineBroken."""
+        raise EngineBroken(f"a group has no swap space for {len(swaps.out)} blocks out, {len(swaps.back)} back")
 
 
 def _blocks_of_failed(batch: StepInput, output: StepOutput, block_size: int) -> list[int]:

@@ -21,7 +21,7 @@ MIXED = [
     row(seed=2, top_p=0.9, top_k=70, logprobs=5),
     row(seed=3, min_p=0.01, history=[3, 9, 9, 4, 9, 3], num_prompt_tokens=2, frequency_penalty=0.4, logprobs=0),
     row(seed=4, grammar_mask=mask_of(range(0, SIZE, 3), SIZE), logit_bias={3: 5.0, 4: 100.0}, bad_token_ids=(6,)),
-    row(seed=9, grammar_mask=mask_of(range(1, SIZE, 2), SIZE), bad_token_ids=(1,)),
+    row(seed=9, grammar_mask=mask_of(range(1, SIZE, 97), SIZE), bad_token_ids=(1,)),
     row(temperature=0.0, history=[5] * 70, repetition_penalty=1.4, logit_bias={5: 3.0, 6: 1.0}, logprobs=40),
 ]
 

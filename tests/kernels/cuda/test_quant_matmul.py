@@ -1,12 +1,8 @@
 """Products with quantised weights: the CUDA kernels in the emulator, against float64."""
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from kernels.quant_matmul import reference
 from kernels.quant_matmul.cuda import (
     FEW,
     MANY,
@@ -18,16 +14,10 @@ from kernels.quant_matmul.cuda import (
     few_instance,
     many_instance,
 )
-from kernels.quant_matmul.layout import CHUNK, PackedWeights, pack_8_bits, pack_int4
+from kernels.quant_matmul.layout import CHUNK, pack_8_bits, pack_int4
+from tests.kernels.cuda.quant_checks import BF16, CPU, FP8, FP16, INT8, check_product, int4_case, scaled_case
 from tests.kernels.emulator.module import SCHEDULES, Schedule, load_emulated
-from tests.quantization.matrices import grouped, scaled
-
-Floats = NDArray[np.float64]
-CPU = torch.device("cpu")
-BF16, FP16 = torch.bfloat16, torch.float16
-
-# Of the one rounding of a result: half a unit in its last place, by its own size.
-ROUNDING = {BF16: 2.0**-8, FP16: 2.0**-11}
+from tests.quantization.matrices import grouped
 
 
 @pytest.fixture(params=SCHEDULES, ids=str)
@@ -36,87 +26,42 @@ def schedule(request: pytest.FixtureRequest) -> Schedule:
     return found
 
 
-def int4_case(n: int, k: int, group_size: int, *, desc_act: bool = False) -> tuple[PackedWeights, Floats]:
-    """Packed weights, and what they mean."""
-    matrix = grouped(n, k, group_size, desc_act=desc_act)
-    exact = reference.int4_weights(
-        matrix.codes.numpy(), matrix.scales.double().numpy(), matrix.zeros.numpy(), matrix.group_of.numpy()
-    )
-    return pack_int4(matrix.codes, matrix.scales, matrix.zeros, matrix.group_of), exact
-
-
-def scaled_case(n: int, k: int, dtype: torch.dtype) -> tuple[PackedWeights, Floats]:
-    matrix = scaled(n, k, dtype)
-    exact = reference.scaled_weights(matrix.values.double().numpy(), matrix.scales.double().numpy())
-    return pack_8_bits(matrix.values, matrix.scales), exact
-
-
-def check(
-    case: tuple[PackedWeights, Floats],
-    rows: int,
-    dtype: torch.dtype,
-    schedule: Schedule = SCHEDULES[0],
-    *,
-    num_processors: int = 4,
-    with_bias: bool = False,
-) -> Tensor:
-    """The product of random rows, after it was compared; twice, since the first may leave something behind."""
-    weights, exact = case
-    n, k = exact.shape
-    random = np.random.default_rng(rows)
-    x = torch.from_numpy(random.standard_normal((rows, k)).astype(np.float32)).to(dtype)
-    bias = torch.from_numpy(random.standard_normal(n).astype(np.float32)).to(dtype) if with_bias else None
-    workspace = Workspace(dtype, num_processors, CPU, rows, k)
-    workspace.found.fill_(float("nan"))
-    product = QuantMatmul(load_emulated(schedule), dtype, weights.encoding)
-    outs = [torch.full((rows, n), float("nan"), dtype=dtype) for _ in range(2)]
-    for out in outs:
-        product(out, x, weights, workspace, bias)
-    assert torch.equal(outs[0], outs[1])
-    expected = reference.quant_matmul(x.double().numpy(), exact, None if bias is None else bias.double().numpy())
-    size = np.abs(x.double().numpy()) @ np.abs(exact).T  # of what is summed up
-    bound = np.abs(expected) * ROUNDING[dtype] + size * 1e-6
-    assert (np.abs(outs[0].double().numpy() - expected) <= bound).all()
-    assert not workspace.arrived.any()
-    return outs[0]
-
-
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 @pytest.mark.parametrize("rows", [1, 7, 16, 17, 70])
 def test_int4(schedule: Schedule, dtype: torch.dtype, rows: int) -> None:
-    check(int4_case(160, 256, 32), rows, dtype, schedule)
+    check_product(load_emulated(schedule), int4_case(160, 256, 32), rows, dtype)
 
 
-@pytest.mark.parametrize("values", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("values", [INT8, FP8], ids=str)
 @pytest.mark.parametrize("rows", [3, 33])
 def test_8_bits(schedule: Schedule, values: torch.dtype, rows: int) -> None:
-    check(scaled_case(160, 160, values), rows, BF16, schedule, with_bias=True)
+    check_product(load_emulated(schedule), scaled_case(160, 160, values), rows, BF16, with_bias=True)
 
 
-@pytest.mark.parametrize("values", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("values", [INT8, FP8], ids=str)
 @pytest.mark.parametrize("rows", [3, 33])
 def test_8_bits_in_float16(values: torch.dtype, rows: int) -> None:
-    check(scaled_case(64, 96, values), rows, FP16)
+    check_product(load_emulated(), scaled_case(64, 96, values), rows, FP16)
 
 
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("desc_act", [False, True])
 @pytest.mark.parametrize("rows", [2, 20])
 def test_groups(group_size: int, desc_act: bool, rows: int) -> None:
-    check(int4_case(64, 384, group_size, desc_act=desc_act), rows, BF16, with_bias=True)
+    check_product(load_emulated(), int4_case(64, 384, group_size, desc_act=desc_act), rows, BF16, with_bias=True)
 
 
 @pytest.mark.parametrize("n", [8, 24, 40, 136, 264])
 @pytest.mark.parametrize("rows", [1, 18])
 def test_columns_that_fill_no_block(n: int, rows: int) -> None:
-    check(int4_case(n, 128, 64), rows, BF16)
+    check_product(load_emulated(), int4_case(n, 128, 64), rows, BF16)
 
 
 @pytest.mark.parametrize("num_processors", [1, 2, 7, 132])
 @pytest.mark.parametrize("rows", [5, 65])
 def test_splits(num_processors: int, rows: int) -> None:
     """However many multiprocessors there are, down to a group a warp."""
-    check(int4_case(40, 288, 32), rows, FP16, SCHEDULES[2], num_processors=num_processors)
+    check_product(load_emulated(SCHEDULES[2]), int4_case(40, 288, 32), rows, FP16, num_processors=num_processors)
 
 
 def test_every_code_and_zero_is_exact() -> None:
@@ -135,10 +80,10 @@ def test_every_code_and_zero_is_exact() -> None:
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
-@pytest.mark.parametrize("values", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("values", [INT8, FP8], ids=str)
 def test_every_byte_is_exact(values: torch.dtype, dtype: torch.dtype) -> None:
     codes = torch.arange(256, dtype=torch.uint8)[:, None].expand(256, 32).contiguous().view(values)
-    if values == torch.float8_e4m3fn:
+    if values == FP8:
         codes = torch.where(codes.float().isnan(), torch.zeros(()).to(values), codes)
     weights = pack_8_bits(codes, torch.ones(256))
     out = torch.empty((16, 256), dtype=dtype)

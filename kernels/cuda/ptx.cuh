@@ -42,8 +42,8 @@ static __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit numbers; lanes 8 i to 8 i + 7 give the rows of matrix i, 16 bytes each. Lane l gets numbers
-// 2 (l % 4) and the next of row l / 4.
+// Four 8 x 8 matrices of 16-bit numbers; lanes 8 i to 8 i + 7 give the rows of matrix i, 16 bytes each. Lane l gets
+// numbers 2 (l % 4) and the next of row l / 4.
 static __device__ __forceinline__ void ldmatrix_4(uint32_t (&out)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])

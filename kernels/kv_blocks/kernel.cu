@@ -8,9 +8,9 @@ namespace tokenbus {
 constexpr int kCopyThreads = 256;
 constexpr int kCopiesAtOnce = 4;  // of 16 bytes by a thread: enough reads under way to fill the memory's pipe
 
-// A block of threads for each pair (x) and plane (y). to_blocks, from_blocks: int32 [pairs], or null: block i of pair i.
-// num_steps: of 16 bytes, that a block has in a plane. Strides from plane to plane and block to block, in bytes; strides
-// and addresses: multiples of 16. What is read by any pair must not be written by another.
+// A block of threads for each pair (x) and plane (y). to_blocks, from_blocks: int32 [pairs], or null: block i of pair
+// i. num_steps: of 16 bytes, that a block has in a plane. Strides from plane to plane and block to block, in bytes;
+// strides and addresses: multiples of 16. What is read by any pair must not be written by another.
 __global__ void __launch_bounds__(kCopyThreads)
     copy_blocks(uint8_t* to, const uint8_t* from, const int32_t* to_blocks, const int32_t* from_blocks, int num_steps,
                 int64_t to_plane_stride, int64_t to_block_stride, int64_t from_plane_stride,

@@ -1,16 +1,16 @@
 // New keys and values into the paged cache, each token's at its slot.
 //
-// The cache may be narrower than what is written (fp8): then a value is stored divided by its head's scale, and read times
-// it. Offsets are 64 bits wide: a cache of more than 2^31 numbers is usual.
+// The cache may be narrower than what is written (fp8): then a value is stored divided by its head's scale, and read
+// times it. Offsets are 64 bits wide: a cache of more than 2^31 numbers is usual.
 #include "kernels/cuda/numbers.cuh"
 
 namespace tokenbus {
 
 constexpr int kWriteThreads = 128;
 
-// A block a token. keys, values: T, `stride` from token to token, num_heads heads of head_dim; caches: Kept, by the strides
-// from block to block, token to token, head to head; slots: [tokens], block * block_size + offset, or -1: not kept;
-// key_scales, value_scales: float [num_heads], or null: 1. head_dim: a multiple of 8; addresses: of 16.
+// A block a token. keys, values: T, `stride` from token to token, num_heads heads of head_dim; caches: Kept, by the
+// strides from block to block, token to token, head to head; slots: [tokens], block * block_size + offset, or -1: not
+// kept; key_scales, value_scales: float [num_heads], or null: 1. head_dim: a multiple of 8; addresses: of 16.
 template <class T, class Kept>
 __global__ void __launch_bounds__(kWriteThreads)
     kv_cache_write(Kept* key_cache, Kept* value_cache, const T* keys, const T* values, const int64_t* slots,

@@ -4,8 +4,8 @@
 
 namespace tokenbus {
 
-// One head of a sequence in a paged cache: numbers from block to block, from token to token; head_dim beside each other.
-// Offsets are 64 bits wide: caches of more than 2^31 numbers are usual.
+// One head of a sequence in a paged cache: numbers from block to block, from token to token; head_dim beside each
+// other. Offsets are 64 bits wide: caches of more than 2^31 numbers are usual.
 template <class Kept>
 struct CachedHead {
   const Kept* numbers;     // the head's of block 0

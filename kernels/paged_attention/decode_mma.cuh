@@ -1,8 +1,8 @@
 // Attention of one query a sequence on the tensor cores.
 //
-// A block takes an item: some tiles of one sequence and one head of keys and values, for all heads of its group. Its four
-// warps take every fourth tile each, through a ring of their own that cp.async fills two tiles ahead: no barrier in the
-// loop. At the end the warps are merged, and the items of a sequence by combine_splits (merge.cuh).
+// A block takes an item: some tiles of one sequence and one head of keys and values, for all heads of its group. Its
+// four warps take every fourth tile each, through a ring of their own that cp.async fills two tiles ahead: no barrier
+// in the loop. At the end the warps are merged, and the items of a sequence by combine_splits (merge.cuh).
 #pragma once
 #include "kernels/paged_attention/cache.cuh"
 #include "kernels/paged_attention/merge.cuh"
@@ -55,8 +55,8 @@ struct WarpRing {
 
 // Grid: items, key/value heads. kGroup: query heads of a key/value head, at most 16.
 //   out                T [tokens][heads][head_dim]
-//   partial_sums       float [slots][heads][head_dim]; partial_stats: float [slots][heads][2], greatest score and weight
-//   query              T, query_stride from token to token, heads of head_dim beside each other
+//   partial_sums       float [slots][heads][head_dim]; partial_stats: float [slots][heads][2], greatest score and
+//   weight query              T, query_stride from token to token, heads of head_dim beside each other
 //   caches             Kept, by strides; key_scales, value_scales: float [kv heads], or null: 1
 //   items              [][4]: sequence (-1: none), first and end position, slot (-1: the sequence's only item)
 //   block_tables       [sequences][table_stride]; cu_seqlens_q: [sequences + 1]; context_lens: [sequences]

@@ -1,8 +1,8 @@
-// Attention of one query a sequence without tensor cores: for groups of one or two heads, of which a 16-row tile would be
-// mostly empty, and to check the other kernel by.
+// Attention of one query a sequence without tensor cores: for groups of one or two heads, of which a 16-row tile would
+// be mostly empty, and to check the other kernel by.
 //
-// Items, results and the merge are those of decode_mma.cuh. Each row of the cache is read by as many lanes as it has pieces
-// of 16 bytes; a warp takes several rows at once.
+// Items, results and the merge are those of decode_mma.cuh. Each row of the cache is read by as many lanes as it has
+// pieces of 16 bytes; a warp takes several rows at once.
 #pragma once
 #include "kernels/paged_attention/decode_mma.cuh"
 

@@ -4,9 +4,9 @@
 
 namespace tokenbus {
 
-// By all threads of a block, after what its kWarps warps have summed: to out where the block's item is the sequence's only
-// one, else to the partial results. sums: [kWarps][kGroup][kHeadDim], stats: [kWarps][kGroup][2], in shared memory; out,
-// partial_sums, partial_stats: of the first head of the group, partial ones null for out.
+// By all threads of a block, after what its kWarps warps have summed: to out where the block's item is the sequence's
+// only one, else to the partial results. sums: [kWarps][kGroup][kHeadDim], stats: [kWarps][kGroup][2], in shared
+// memory; out, partial_sums, partial_stats: of the first head of the group, partial ones null for out.
 template <class T, int kHeadDim, int kGroup, int kWarps, int kThreads>
 static __device__ __forceinline__ void write_merged(T* out, float* partial_sums, float* partial_stats, const float* sums,
                                                     const float* stats, float value_scale) {

@@ -1,8 +1,8 @@
 // Attention of several queries a sequence on the tensor cores, in the order of FlashAttention-2: a block has 64 rows of
 // queries and lets tiles of keys and values pass by.
 //
-// A row is a query of one head; the heads of a group lie beside each other, so that a tile serves all of them. While keys
-// are multiplied, values arrive, and the other way round.
+// A row is a query of one head; the heads of a group lie beside each other, so that a tile serves all of them. While
+// keys are multiplied, values arrive, and the other way round.
 #pragma once
 #include "kernels/paged_attention/cache.cuh"
 
@@ -28,7 +28,8 @@ struct PrefillMemory {
         values(keys + kTile),
         wide(reinterpret_cast<T*>(values + kTile)) {}
 
-  // A tile as the tensor cores read it. All threads come here at the same time, and nobody reads the one before any more.
+  // A tile as the tensor cores read it. All threads come here at the same time, and nobody reads the one before any
+  // more.
   __device__ __forceinline__ const T* as_multiplied(const Kept* kept) {
     if constexpr (kWidens) {
 #pragma unroll

@@ -1,9 +1,9 @@
 // Sixteen rows of queries on the tensor cores of one warp: scores, softmax and weighted values of one tile of keys at a
 // time, by the online softmax of FlashAttention.
 //
-// A row is a query of one head; all heads of a group share their keys and values, so that each is read once for up to 16
-// rows. Scores are scaled by log2(e), so that exp is exp2. A hidden score is -inf; a row that has seen nothing yet has -inf
-// as its greatest score, and is treated apart: -inf minus -inf is no number.
+// A row is a query of one head; all heads of a group share their keys and values, so that each is read once for up to
+// 16 rows. Scores are scaled by log2(e), so that exp is exp2. A hidden score is -inf; a row that has seen nothing yet
+// has -inf as its greatest score, and is treated apart: -inf minus -inf is no number.
 #pragma once
 #include "kernels/cuda/numbers.cuh"
 
@@ -15,8 +15,8 @@ constexpr int kTileRows = 16;
 
 static __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-// In shared memory rows of queries, keys and values are 16 bytes longer than they need be: the rows that ldmatrix reads at
-// once then lie in different banks, for each head_dim from 64 to 256.
+// In shared memory rows of queries, keys and values are 16 bytes longer than they need be: the rows that ldmatrix reads
+// at once then lie in different banks, for each head_dim from 64 to 256.
 template <int kHeadDim>
 constexpr int kRowLength = kHeadDim + 8;
 
@@ -42,8 +42,8 @@ class RowTile {
  public:
   using Scores = float[2 * kTiles][4];
 
-  // queries: [16][kRowLength] in shared memory, where they stay: wide heads are read from there again and again, since a
-  // thread has no registers for them besides its sums.
+  // queries: [16][kRowLength] in shared memory, where they stay: wide heads are read from there again and again, since
+  // a thread has no registers for them besides its sums.
   __device__ __forceinline__ void begin(const T* queries, int lane) {
     own_queries_ = queries + lane % 16 * kRow + lane / 16 * 8;
     if constexpr (kKeepsQueries)

@@ -1,7 +1,7 @@
 // RMSNorm of a row, by a block: x / sqrt(mean(x^2) + eps) * weight, in float32, rounded once.
 //
-// With an input the residual first takes it: residual += input. It is float32, as on the CPU: rounded to 16 bits after each
-// layer it would carry most of the model's error. A row passes by twice; the second time it comes from the cache.
+// With an input the residual first takes it: residual += input. It is float32, as on the CPU: rounded to 16 bits after
+// each layer it would carry most of the model's error. A row passes by twice; the second time it comes from the cache.
 #include "kernels/cuda/numbers.cuh"
 
 namespace tokenbus {
@@ -22,8 +22,8 @@ static __device__ __forceinline__ float sum_of_block(float value) {
   return sum;
 }
 
-// A block a row. out: T [rows][n], residual: float [rows][n], input: T [rows][n] or null, weight: float [n]. n: a multiple
-// of 8; all addresses: multiples of 16.
+// A block a row. out: T [rows][n], residual: float [rows][n], input: T [rows][n] or null, weight: float [n]. n: a
+// multiple of 8; all addresses: multiples of 16.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm(T* out, float* residual, const T* input, const float* weight, int n, float eps) {
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kNormThreads)
 
 constexpr int kHeadNormThreads = 128;
 
-// The same of each head's values, in place (Qwen3 normalises queries and keys so): a warp a head. heads: T, `stride` from
-// token to token, num_heads of head_dim each; weight: float [head_dim]. Grid: tokens, num_heads / 4. head_dim: a multiple
-// of 8, at most 256; addresses and stride * sizeof(T): multiples of 16.
+// The same of each head's values, in place (Qwen3 normalises queries and keys so): a warp a head. heads: T, `stride`
+// from token to token, num_heads of head_dim each; weight: float [head_dim]. Grid: tokens, num_heads / 4. head_dim: a
+// multiple of 8, at most 256; addresses and stride * sizeof(T): multiples of 16.
 template <class T>
 __global__ void __launch_bounds__(kHeadNormThreads)
     rms_norm_heads(T* heads, const float* weight, int num_heads, int head_dim, int64_t stride, float eps) {

@@ -5,8 +5,8 @@ namespace tokenbus {
 
 constexpr int kRopeThreads = 128;
 
-// A block a token. heads: T, `stride` from token to token, num_heads heads of head_dim one after the other (queries, then
-// keys); cos_sin: float [positions][head_dim], the cosines of a position's head_dim / 2 angles, then their sines;
+// A block a token. heads: T, `stride` from token to token, num_heads heads of head_dim one after the other (queries,
+// then keys); cos_sin: float [positions][head_dim], the cosines of a position's head_dim / 2 angles, then their sines;
 // positions: [tokens]. head_dim / 2: a multiple of 8; addresses and stride * sizeof(T): multiples of 16.
 template <class T>
 __global__ void __launch_bounds__(kRopeThreads)

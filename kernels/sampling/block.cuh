@@ -23,8 +23,8 @@ struct BlockMemory {
   uint32_t num_listed;
 };
 
-// join(.. join(value, value) ..) over all threads, for each of them. Values are joined in an order of their own, never in
-// that of arrival: sums of floats come out the same each time.
+// join(.. join(value, value) ..) over all threads, for each of them. Values are joined in an order of their own, never
+// in that of arrival: sums of floats come out the same each time.
 template <class Value, class Join>
 static __device__ __forceinline__ Value join_block(Value value, BlockMemory& memory, Join join) {
   static_assert(sizeof(Value) <= sizeof memory.of_warps[0]);

@@ -1,5 +1,5 @@
-// A token drawn from logits / temperature: the one whose value + noise is the largest, of those that min_p, top_k and top_p
-// leave.
+// A token drawn from logits / temperature: the one whose value + noise is the largest, of those that min_p, top_k and
+// top_p leave.
 #pragma once
 #include "kernels/sampling/device_row.cuh"
 #include "kernels/sampling/philox.cuh"
@@ -29,8 +29,8 @@ struct Drawing {
   BlockMemory& memory;
 };
 
-// Scales the values of a chunk; -infinity for the tokens that are not before a place. False if none is, or if the largest is
-// below `least`.
+// Scales the values of a chunk; -infinity for the tokens that are not before a place. False if none is, or if the
+// largest is below `least`.
 template <class T>
 static __device__ __forceinline__ bool scale_chunk(const Drawing<T>& drawing, int first, float (&values)[kChunk],
                                                    const Place& end, float least) {
@@ -49,8 +49,8 @@ static __device__ __forceinline__ bool scale_chunk(const Drawing<T>& drawing, in
   return largest >= least && largest > -infinity();
 }
 
-// Of the tokens before a place the one with the largest key, the lowest among equals. The likeliest, one of them, has a key
-// known at once: it spares most others the logarithms and many the random numbers.
+// Of the tokens before a place the one with the largest key, the lowest among equals. The likeliest, one of them, has a
+// key known at once: it spares most others the logarithms and many the random numbers.
 template <class T>
 static __device__ __forceinline__ int draw_before(const Drawing<T>& drawing, const Place& end) {
   Place best{gumbel(drawing.philox.word(drawing.likeliest.token)), drawing.likeliest.token};
@@ -82,8 +82,8 @@ static __device__ __forceinline__ float mass_of(float value, float) { return exp
 // Rare and long: kept out of the loops that call it.
 static __device__ __attribute__((noinline)) double mass_of(float value, double) { return exp(static_cast<double>(value)); }
 
-// Sums of e^value over the tokens before `end`, and over those of them before `place`. With a relative error under 3e-6 if
-// Real is float.
+// Sums of e^value over the tokens before `end`, and over those of them before `place`. With a relative error under 3e-6
+// if Real is float.
 template <class Real, class T>
 static __device__ __forceinline__ Masses masses(const Drawing<T>& drawing, const Place& end, const Place& place) {
   Real all = 0, before = 0;
@@ -111,8 +111,8 @@ static __device__ __forceinline__ bool in_nucleus(const Drawing<T>& drawing, con
   return mass.before < top_p * mass.all;
 }
 
-// top_p needs no sorting: the token that wins among all tokens, if it is one of the nucleus, also wins in the nucleus; and it
-// is one if the tokens before it hold less than top_p. If it is not, the nucleus lies before it, and so on.
+// top_p needs no sorting: the token that wins among all tokens, if it is one of the nucleus, also wins in the nucleus;
+// and it is one if the tokens before it hold less than top_p. If it is not, the nucleus lies before it, and so on.
 template <class T>
 static __device__ __forceinline__ int draw(const Row<T>& row, const DeviceRow& parameters, const Place& likeliest,
                                            BlockMemory& memory) {

@@ -1,8 +1,8 @@
 // Bias and penalties: what the tokens that they concern have in place of their logits.
 //
-// Histories come as token ids, a step's worth from the host: a table of counts kept for each sequence would be as large as
-// the vocabulary, and wrong as soon as a sequence is preempted or moves to another row. They are counted anew each step, in
-// the very cells that then hold the edits; counts are integers, so the order of counting does not matter.
+// Histories come as token ids, a step's worth from the host: a table of counts kept for each sequence would be as large
+// as the vocabulary, and wrong as soon as a sequence is preempted or moves to another row. They are counted anew each
+// step, in the very cells that then hold the edits; counts are integers, so the order of counting does not matter.
 #pragma once
 #include "kernels/sampling/device_row.cuh"
 #include "kernels/sampling/row.cuh"

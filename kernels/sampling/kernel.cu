@@ -1,9 +1,9 @@
 // From logits to one token a row, by the rules of kernels/sampling/__init__.py: a block a row.
 //
-// Blocks know nothing of each other, and within one all sums have a fixed order: a row's token depends on nothing but the
-// row. A greedy row without parameters of its own reads its logits once. Any other passes over them a few times, at best
-// from the cache: to draw costs one pass, top_p one (for some rows two or three), top_k three, log-probabilities two and the
-// likeliest tokens three. Nothing is sorted.
+// Blocks know nothing of each other, and within one all sums have a fixed order: a row's token depends on nothing but
+// the row. A greedy row without parameters of its own reads its logits once. Any other passes over them a few times, at
+// best from the cache: to draw costs one pass, top_p one (for some rows two or three), top_k three, log-probabilities
+// two and the likeliest tokens three. Nothing is sorted.
 #include "kernels/sampling/draw.cuh"
 #include "kernels/sampling/edits.cuh"
 #include "kernels/sampling/report.cuh"
@@ -11,9 +11,9 @@
 namespace tokenbus {
 
 // logits: T [rows][vocab_size], `stride` from row to row, of any alignment, best of 16 bytes. rows: [rows]. masks: [..]
-// [ceil(vocab_size / 32)], bit i % 32 of word i / 32 allows token i. histories, biased, biases: where rows say; ids of biases
-// are tokens. cells: [rows][vocab_size], scratch. tokens, statuses, logprobs, ranks: [rows]; top_ids, top_logprobs:
-// [rows][max_top]. Dynamic shared memory: max_top 8-byte entries, then ceil(vocab_size / 32) words.
+// [ceil(vocab_size / 32)], bit i % 32 of word i / 32 allows token i. histories, biased, biases: where rows say; ids of
+// biases are tokens. cells: [rows][vocab_size], scratch. tokens, statuses, logprobs, ranks: [rows]; top_ids,
+// top_logprobs: [rows][max_top]. Dynamic shared memory: max_top 8-byte entries, then ceil(vocab_size / 32) words.
 template <class T>
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_rows(const T* logits, int64_t stride, int vocab_size, const DeviceRow* rows, const uint32_t* masks,

@@ -1,7 +1,7 @@
 // A row of logits, as it came and as masks, bias and penalties leave it.
 //
-// The logits are never written. What the few tokens with a bias or a penalty have instead lies in a table, which is looked
-// up where a bit says so; so a pass costs what reading the logits costs.
+// The logits are never written. What the few tokens with a bias or a penalty have instead lies in a table, which is
+// looked up where a bit says so; so a pass costs what reading the logits costs.
 #pragma once
 #include "kernels/sampling/order.cuh"
 
@@ -78,8 +78,8 @@ struct PackedChunk {
   }
 };
 
-// Calls visit(first token, float (&logits)[kChunk]) for the chunks of this thread, kAhead of which are under way at once.
-// Which thread has which chunk depends on nothing but the chunk.
+// Calls visit(first token, float (&logits)[kChunk]) for the chunks of this thread, kAhead of which are under way at
+// once. Which thread has which chunk depends on nothing but the chunk.
 template <int kAhead, class T, class Visit>
 static __device__ __forceinline__ void for_each_chunk(const Row<T>& row, Visit&& visit) {
   constexpr int kStep = kSampleThreads * kChunk;

@@ -1,7 +1,8 @@
-// The token of a rank, without sorting: histograms over the digits of what tokens are ordered by, the highest digit first.
+// The token of a rank, without sorting: histograms over the digits of what tokens are ordered by, the highest digit
+// first.
 //
-// Three passes over the row find a value exactly; all but the first count few tokens. Counts are integers, so the order of
-// threads does not matter.
+// Three passes over the row find a value exactly; all but the first count few tokens. Counts are integers, so the order
+// of threads does not matter.
 #pragma once
 #include "kernels/sampling/row.cuh"
 
@@ -71,8 +72,8 @@ struct Cut {
   int token;
 };
 
-// The cut after `rank` tokens, 1 <= rank; kLastKey if there are fewer. key_of(value): below 2^31, or kNoKey. If splits_equals
-// the lower ids among equals are taken, else all of them.
+// The cut after `rank` tokens, 1 <= rank; kLastKey if there are fewer. key_of(value): below 2^31, or kNoKey. If
+// splits_equals the lower ids among equals are taken, else all of them.
 template <class T, class KeyOf>
 static __device__ __forceinline__ Cut cut_after(const Row<T>& row, int rank, bool splits_equals, BlockMemory& memory,
                                                 KeyOf key_of) {

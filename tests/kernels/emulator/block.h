@@ -61,8 +61,8 @@ struct Fiber {
   size_t num_uncommitted;
 };
 
-// What threads that meet pass on to each other. Two, in turn: who is already at the next meeting has given nothing yet to
-// those who still leave this one.
+// What threads that meet pass on to each other. Two, in turn: who is already at the next meeting has given nothing yet
+// to those who still leave this one.
 class Orders {
  public:
   Order* now() { return &orders_[turn_]; }

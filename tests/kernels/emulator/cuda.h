@@ -1,5 +1,5 @@
-// CUDA's words as C++ for the processor: qualifiers, built-in variables, barriers. Types and their conversions come from
-// NVIDIA's own headers, which work on a host.
+// CUDA's words as C++ for the processor: qualifiers, built-in variables, barriers. Types and their conversions come
+// from NVIDIA's own headers, which work on a host.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -51,8 +51,8 @@ class Stacks {
   ~Stacks() { munmap(memory_, size_); }
   Stacks(const Stacks&) = delete;
 
-  // A fresh stack that begins with a call of `entry`, as emulator_switch takes it. Tops are staggered: a power of two apart,
-  // all threads' newest frames would compete for one set of the processor's cache.
+  // A fresh stack that begins with a call of `entry`, as emulator_switch takes it. Tops are staggered: a power of two
+  // apart, all threads' newest frames would compete for one set of the processor's cache.
   void* fresh(int index, void (*entry)()) const {
     char* end = memory_ + (index + 1) * kBytes - index % 64 * 320;
     void** top = reinterpret_cast<void**>(end) - 8;

@@ -84,8 +84,8 @@ constexpr int num_arguments(void (*)(Arguments...)) {
   return sizeof...(Arguments);
 }
 
-// What an argument is, so that the caller's can be checked; mirrored in module.py. pointee: bytes of what a pointer points
-// to if that is a number, 1 if it is anything else; 0: no pointer.
+// What an argument is, so that the caller's can be checked; mirrored in module.py. pointee: bytes of what a pointer
+// points to if that is a number, 1 if it is anything else; 0: no pointer.
 struct Parameter {
   int32_t size, pointee, is_float;
 };

@@ -1,5 +1,5 @@
-// What kernels/cuda/ptx.cuh says in PTX: copies to shared memory, matrices in registers, by the fragment layouts of the PTX
-// manual (ldmatrix, mma.m16n8k16).
+// What kernels/cuda/ptx.cuh says in PTX: copies to shared memory, matrices in registers, by the fragment layouts of the
+// PTX manual (ldmatrix, mma.m16n8k16).
 #pragma once
 #include "tests/kernels/emulator/copies.h"
 #include "tests/kernels/emulator/intrinsics.h"

@@ -1,8 +1,8 @@
 // What ThreadSanitizer is told of fibers; nothing in a usual build.
 //
 // Each CUDA thread is a thread to it, so it finds what __syncthreads or __syncwarp should have kept apart. Only those
-// order memory: shuffles, votes, ldmatrix, mma and atomics do not. The emulator's own memory is none of its business. The
-// blocks of a launch run one after the other, also to it: what two of them do to the same memory it does not see.
+// order memory: shuffles, votes, ldmatrix, mma and atomics do not. The emulator's own memory is none of its business.
+// The blocks of a launch run one after the other, also to it: what two of them do to the same memory it does not see.
 #pragma once
 
 #ifdef __SANITIZE_THREAD__

@@ -26,6 +26,7 @@ _RESULTS = _ROOT / "bench" / "results"
 
 def main(arguments: Sequence[str]) -> int:
     """0, 1 if a part did not pass, 2 if there is no device and it is no dry run."""
+    begun_s = time.monotonic()
     parser, known = _parser(), [part.name for part in PARTS]
     options = parser.parse_args(arguments)
     for name in options.parts:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("no CUDA device here (or torch does not see it); --dry-run does what needs none\n")
         return 2
     signal.signal(signal.SIGTERM, _stop)
-    begun_s, names = time.monotonic(), options.parts or known
+    names = options.parts or known
     size = tree_and_wheels(_ROOT).told()
     print(size, flush=True)
     report = Report(

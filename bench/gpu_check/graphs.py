@@ -15,6 +15,7 @@ from bench.gpu_check.timing import capture
 from bench.gpu_check.where import Where
 
 SIZES = (1, 2, 3, 4, 5, 8, 13, 16)  # some between the captured ones
+_ATTENTION_CONTEXT = 2048
 _ALLOWED = 2e-2  # of the logits' norm: torch may choose another product for a step that is filled up
 
 
@@ -25,7 +26,14 @@ def run(findings: Findings, where: Where) -> None:
 
 
 def _attention(findings: Findings, where: Where) -> None:
-    row = Row("", num_sequences=4, context=96 if where.is_dry else 2048, num_heads=9, num_kv_heads=3, head_dim=64)
+    row = Row(
+        "",
+        num_sequences=4,
+        context=96 if where.is_dry else _ATTENTION_CONTEXT,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+    )
     inputs = make_inputs(row, where)
     inputs.launch()
     where.wait()

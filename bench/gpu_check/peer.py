@@ -24,14 +24,14 @@ def measure(findings: Findings, where: Where, config: ModelConfig) -> None:
     """A row for each batch size."""
     import transformers
 
-    findings.note(f"transformers {transformers.__version__}, attention sdpa.")
+    findings.note(f"transformers {transformers.__version__}, attention sdpa, unless flash-attn is installed.")
     load = TINY_LOAD if where.is_dry else LOAD
     model = make_model(msgspec.structs.replace(small(config), num_hidden_layers=1) if where.is_dry else config, where)
+    vocab_size = int(model.config.vocab_size)
+    answer(model, order_of(load, load.batch_sizes[0], vocab_size))  # libraries warm up; it captures graphs each time
     for batch_size in load.batch_sizes:
-        order = order_of(load, batch_size, int(model.config.vocab_size))
-        if not where.is_dry:
-            answer(model, order)  # it captures graphs, too
-        findings.row(TABLE, batch=batch_size, who=WHO, **figures(answer(model, order), where.is_dry))
+        found = figures(answer(model, order_of(load, batch_size, vocab_size)))
+        findings.row(TABLE, batch=batch_size, who=WHO, **({} if where.is_dry else found))
 
 
 def make_model(config: ModelConfig, where: Where) -> Any:
@@ -57,11 +57,9 @@ def order_of(load: Load, batch_size: int, vocab_size: int) -> dict[str, Any]:
     return {"requests": [[prompt, load.num_output_tokens] for prompt in prompts], "streams": batch_size}
 
 
-def figures(answered: dict[str, Any], is_dry: bool) -> dict[str, float]:
+def figures(answered: dict[str, Any]) -> dict[str, float]:
     """From the seconds of each token."""
     stamps: list[list[float]] = [stamps for _, stamps in answered["requests"]]
-    if is_dry:
-        return {}
     admitted_s = min(admitted for admitted, _ in answered["requests"])
     begun_s, ended_s = max(each[0] for each in stamps), max(each[-1] for each in stamps)
     num_decoded = sum(stamp > begun_s for each in stamps for stamp in each)

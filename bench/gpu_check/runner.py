@@ -21,6 +21,7 @@ Status = Literal["passed", "failed", "skipped", "timed out", "not run"]
 
 _LEAST_S = 3.0  # that a part needs to begin with anything
 _ROOT = Path(__file__).parents[2]
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}  # there is no network, and a part may be killed
 _LAST_LINES = 12
 _ENDING_S = 3.0
 _LOOK_S = 0.1
@@ -90,7 +91,13 @@ def run_part(part: Part, run: Run, command: Sequence[str]) -> Outcome:
     log = run.folder / f"{part.name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=_ROOT,
+            env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         try:
             status = _wait(process, run, limit_s)

@@ -17,7 +17,7 @@ from bench.gpu_check.small_shapes import wrong_cases
 from bench.gpu_check.where import Where
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
-_LIMIT_S = 48.0  # of all tools together, below that of the part
+_LIMIT_S = 44.0  # of all tools together, below that of the part
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)")
 _REFUSED = ("Device not supported", "Unable to find injection", "Failed to initialize")

@@ -65,10 +65,8 @@ def measure(findings: Findings, where: Where, config: ModelConfig) -> None:
     for batch_size in load.batch_sizes:
         run_batch(engine, config, load, batch_size, options.max_num_batched_tokens)  # libraries warm up
         prompt_s, step_s = run_batch(engine, config, load, batch_size, options.max_num_batched_tokens)
-        if where.is_dry:
-            findings.row(TABLE, batch=batch_size, who="tokenbus")
-            continue
-        findings.row(TABLE, batch=batch_size, who="tokenbus", **figures(load, batch_size, prompt_s, step_s))
+        found = figures(load, batch_size, prompt_s, step_s)
+        findings.row(TABLE, batch=batch_size, who="tokenbus", **({} if where.is_dry else found))
         if copy_gb_per_s is not None:
             limit = batch_size / least_step_s(config, load, batch_size, copy_gb_per_s)
             findings.row(TABLE, batch=batch_size, who="limit of the bandwidth", **{"decode tokens/s": round(limit)})

@@ -4,6 +4,7 @@ In: {"requests": [[token ids, number of output tokens], ...], "streams": most at
 "requests": [[seconds of admission, [seconds of each token]], ...]}, both from the start. The first line out is "ready".
 """
 
+import inspect
 import json
 import sys
 import time
@@ -13,6 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 PAGE_TOKENS = 64
+_PAGE_SIZE = next(  # its name has changed
+    name for name in ("page_size", "block_size") if name in inspect.signature(ContinuousBatchingConfig).parameters
+)
 
 
 def answer(model: Any, order: dict[str, Any]) -> dict[str, Any]:
@@ -20,8 +24,9 @@ def answer(model: Any, order: dict[str, Any]) -> dict[str, Any]:
     requests, streams = order["requests"], order["streams"]
     (num_output,) = {num for _, num in requests}
     longest = max(len(ids) for ids, _ in requests) + num_output
+    page_size: dict[str, Any] = {_PAGE_SIZE: PAGE_TOKENS}
     batching = ContinuousBatchingConfig(
-        page_size=PAGE_TOKENS,
+        **page_size,
         num_blocks=streams * -(-longest // PAGE_TOKENS) + streams,
         max_requests_per_batch=streams,
         max_batch_tokens=2048,

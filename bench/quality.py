@@ -1,9 +1,10 @@
 """What quantisation costs in quality: perplexity on a fixed text, and how often the likeliest token stays the same.
 
-python -m bench.quality [--model NAME] [--json FILE]
+python -m bench.quality [--model NAME] [--others NAME ...] [--json FILE]
 
 The text is bench/data/quality.txt, computed as one sequence by the worker's engine. Every token is predicted from all
-before it. Rows: float32 (torch), bfloat16 (what the others are compared with), int8, and the GGUF file's own blocks.
+before it. Rows: float32 (torch), bfloat16 (what the others are compared with), int8, and the GGUF file's own blocks;
+then other models that are stored, such as `tokenbus model quantize` made of this one, in bfloat16.
 """
 
 import argparse
@@ -52,20 +53,22 @@ def main() -> None:
     """Measure, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--others", nargs="+", default=[], metavar="NAME", help="with the same vocabulary")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     model = ModelRepository().ensure(options.model)
-    token_ids = _token_ids(model)
+    token_ids = text_token_ids(model)
     names = list(ENGINES) if model.weight_format == "gguf" else [name for name in ENGINES if name != "gguf"]
     rows: list[dict[str, Any]] = []
     baseline = torch.empty(0)
-    for name in names:
-        engine = CpuEngine.load(model, ENGINES[name])
+    runs = [(model, name) for name in names] + [(ModelRepository().open(other), BASELINE) for other in options.others]
+    for measured, name in runs:
+        engine = CpuEngine.load(measured, ENGINES[name])
         log_probs = text_log_probs(engine, token_ids)
-        baseline = log_probs if name == BASELINE else baseline
-        rows.append(
-            {"engine": name, "kernels": engine.forward.kernels, **_shown(compare(log_probs, baseline, token_ids))}
-        )
+        if name == BASELINE and measured is model:
+            baseline = log_probs
+        shown = _shown(compare(log_probs, baseline, token_ids))
+        rows.append({"model": measured.name, "engine": name, "kernels": engine.forward.kernels, **shown})
         print(json.dumps(rows[-1]), flush=True)
         del engine
     if options.json:
@@ -113,7 +116,8 @@ def _step(engine: CpuEngine, token_ids: NDArray[np.int32], first: int, last: int
     )
 
 
-def _token_ids(model: StoredModel) -> NDArray[np.int32]:
+def text_token_ids(model: StoredModel) -> NDArray[np.int32]:
+    """Of the text."""
     tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     return np.array(tokenizer.encode(TEXT.read_text()).ids, dtype=np.int32)
 

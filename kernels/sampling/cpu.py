@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.sampling.philox import gumbel
 from kernels.sampling.rows import (
     NOT_FINITE,
+    NOTHING_LEFT,
     Row,
     Sampled,
     TokenLogprobs,
@@ -22,6 +23,7 @@ from kernels.sampling.rows import (
     has_penalties,
     id_out_of_range,
     is_greedy,
+    out_of_range,
 )
 
 # Tokens this many nats below the likeliest are left out of the first try at top-p: their whole mass is tiny.
@@ -46,7 +48,7 @@ def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) ->
             continue
         stranger = id_out_of_range(row, position, vocab_size)
         if stranger is not None:
-            result.errors[index] = f"token id {stranger} is not in the vocabulary of {vocab_size}"
+            result.errors[index] = out_of_range(stranger, vocab_size)
             continue
         num_top = row.sampling.logprobs
         raw = None if num_top is None else logits[index].log_softmax(dim=-1)
@@ -54,7 +56,7 @@ def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) ->
         if changed or not is_greedy(row.sampling):
             token = _choose(logits[index], row, position)
             if token is None:
-                result.errors[index] = "the request's parameters leave no token to sample"
+                result.errors[index] = NOTHING_LEFT
                 continue
             result.tokens[index] = token
         if raw is not None and num_top is not None:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cuda.module import LoadKernels, c_name
-from kernels.sampling.cuda_rows import Limits, News, StagedRows, out_of_range
-from kernels.sampling.rows import NOT_FINITE, Row, Sampled, TokenLogprobs, num_mask_words
+from kernels.sampling.cuda_rows import Limits, News, StagedRows
+from kernels.sampling.rows import Row, Sampled, TokenLogprobs, num_mask_words
+from kernels.sampling.status import RowStatus, reason_of
 
 SOURCE = Path(__file__).with_name("kernel.cu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _THREADS = 512
-_NOT_FINITE, _ID_OUT_OF_RANGE = 1, 3
 
 
 def instance(dtype: torch.dtype) -> str:
@@ -136,13 +136,9 @@ class Sampling:
         return sampled
 
     def _reason(self, status: int, token: int, refused: str | None) -> str:
-        if status == _NOT_FINITE:
-            return NOT_FINITE
-        if refused is not None:
+        if refused is not None and status != RowStatus.NOT_FINITE:
             return refused
-        if status == _ID_OUT_OF_RANGE:
-            return out_of_range(token, self.limits.vocab_size)
-        return "the request's parameters leave no token to sample"
+        return reason_of(status, token, self.limits.vocab_size)
 
     def _report(self, index: int, num_top: int) -> TokenLogprobs:
         _, _, logprobs, ranks = self._results_here

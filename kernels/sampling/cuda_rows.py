@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.sampling.rows import Parameters, Row, check_mask, has_penalties, is_greedy, num_mask_words
+from kernels.sampling.packing import MAX_INT32, PackedRequests, common_fields
+from kernels.sampling.rows import Parameters, Row, check_mask, has_penalties, num_mask_words, out_of_range
 
-_MAX_INT32 = 2**31 - 1
-_MAX_PACKED = 4096
 _ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -78,27 +77,16 @@ class _Packed:
         self.allowed = _Bits.of(parameters.allowed_token_ids, vocab_size)
         self.bad = _Bits.of(parameters.bad_token_ids, vocab_size)
         self.bad_or_early = _Bits.of((*parameters.bad_token_ids, *early), vocab_size)
-        self.min_tokens = min(parameters.min_tokens, _MAX_INT32) if early else 0
+        self.min_tokens = min(parameters.min_tokens, MAX_INT32) if early else 0
         self.is_always_masked = bool(parameters.allowed_token_ids or parameters.bad_token_ids)
         self.has_penalties = has_penalties(parameters)
         self.num_top = -1 if parameters.logprobs is None else min(parameters.logprobs, vocab_size)
         self.is_simple = not (always or early or self.has_penalties or self.num_top >= 0)  # but for a grammar
-        with np.errstate(divide="ignore"):
-            least = float(np.log(np.float32(parameters.min_p))) if parameters.min_p > 0 else float("-inf")
         self.record = bytes(
             DeviceRow(
-                top_p=parameters.top_p,
-                frequency_penalty=parameters.frequency_penalty,
-                presence_penalty=parameters.presence_penalty,
+                **common_fields(parameters),
                 mask=-1,
                 num_biases=len(self.biased),
-                seed_low=parameters.seed & 0xFFFFFFFF,
-                seed_high=(parameters.seed >> 32) & 0xFFFFFFFF,
-                is_greedy=is_greedy(parameters),
-                temperature=parameters.temperature,
-                least=least,
-                top_k=min(max(parameters.top_k, 0), _MAX_INT32),
-                repetition_penalty=parameters.repetition_penalty,
                 num_logprobs=self.num_top,
             )
         )
@@ -155,7 +143,7 @@ class StagedRows:
         self.staged: Sequence[Row] | None = None
         self._records: NDArray[Any] = self.rows.numpy().view(_DEVICE_ROW)[:, 0]
         self._mask_words: NDArray[np.uint32] = self.masks.numpy().view(np.uint32)
-        self._packed_by_id: dict[int, _Packed] = {}
+        self._requests = PackedRequests(lambda parameters: _Packed(parameters, limits.vocab_size))
         self._packed: list[_Packed] = []
         self._never: dict[int, str] = {}  # refused at any position
         self._penalized: list[int] = []
@@ -198,7 +186,7 @@ class StagedRows:
         limits = self.limits
         if len(rows) > limits.max_rows:
             raise ValueError(f"{len(rows)} rows, and room for {limits.max_rows}")
-        self._packed = packed = [self._pack(row.sampling) for row in rows]
+        self._packed = packed = [self._requests.of(row.sampling) for row in rows]
         self._never, self.reports, self._penalized = {}, [], []
         records, grammars, masked = [one.record for one in packed], [], []
         for index, (row, one) in enumerate(zip(rows, packed, strict=True)):
@@ -240,14 +228,6 @@ class StagedRows:
         if packed.num_top > limits.max_top:
             return f"{packed.num_top} log-probabilities, and room for {limits.max_top}"
         return None
-
-    def _pack(self, parameters: Parameters) -> _Packed:
-        packed = self._packed_by_id.get(id(parameters))
-        if packed is None:  # it holds the parameters, so their id stays theirs
-            if len(self._packed_by_id) >= _MAX_PACKED:
-                self._packed_by_id.clear()
-            packed = self._packed_by_id[id(parameters)] = _Packed(parameters, self.limits.vocab_size)
-        return packed
 
     def _refuse_early_strangers(self, early: NDArray[np.bool_]) -> None:
         for index in np.flatnonzero(early).tolist():
@@ -301,8 +281,3 @@ class StagedRows:
         if lengths:
             self._records["num_history"][self._penalized] = lengths
             self._records["first_history"][self._penalized] = np.cumsum(lengths) - lengths
-
-
-def out_of_range(token: int, vocab_size: int) -> str:
-    """Why a row fails that names this id."""
-    return f"token id {token} is not in the vocabulary of {vocab_size}"

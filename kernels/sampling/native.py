@@ -8,9 +8,8 @@ from torch import Tensor
 
 from kernels.native.address import address_of
 from kernels.sampling.native_rows import RowBatch
-from kernels.sampling.rows import NOT_FINITE, Sampled, TokenLogprobs
-
-_NOT_FINITE, _ID_OUT_OF_RANGE = 1, 3
+from kernels.sampling.rows import Sampled, TokenLogprobs
+from kernels.sampling.status import reason_of
 
 
 def sample_native(
@@ -33,7 +32,7 @@ def sample_native(
         raise ValueError(f"logits {tuple(logits.shape)} for {len(indices)} rows of {batch.vocab_size}")
     if likeliest is not None and len(indices) < len(batch):
         batch.tokens[:] = likeliest
-        batch.statuses[:] = likeliest < 0  # _NOT_FINITE is 1
+        batch.statuses[:] = likeliest < 0  # RowStatus.NOT_FINITE is 1
     if len(indices):
         library.tokenbus_sample(
             team,
@@ -52,21 +51,12 @@ def _collect(batch: RowBatch) -> Sampled:
     sampled = Sampled(tokens=batch.tokens.copy(), logprobs=logprobs)
     if batch.statuses.any():
         for index in np.flatnonzero(batch.statuses).tolist():
-            sampled.errors[index] = _reason(batch, index)
+            status, stranger = int(batch.statuses[index]), int(batch.results["stranger"][index])
+            sampled.errors[index] = reason_of(status, stranger, batch.vocab_size)
     for index in batch.has_logprobs:
         if index not in sampled.errors:
             logprobs[index] = _report(batch, index)
     return sampled
-
-
-def _reason(batch: RowBatch, index: int) -> str:
-    status = int(batch.statuses[index])
-    if status == _NOT_FINITE:
-        return NOT_FINITE
-    if status == _ID_OUT_OF_RANGE:
-        stranger = int(batch.results["stranger"][index])
-        return f"token id {stranger} is not in the vocabulary of {batch.vocab_size}"
-    return "the request's parameters leave no token to sample"
 
 
 def _report(batch: RowBatch, index: int) -> TokenLogprobs:

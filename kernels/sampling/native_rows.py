@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native.address import address_of
+from kernels.sampling.packing import MAX_INT32, PackedRequests, common_fields
 from kernels.sampling.rows import Parameters, Row, check_mask, has_penalties, is_greedy
 
-_MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
-_MAX_PACKED = 4096
 
 
 class RowParameters(ctypes.Structure):
@@ -71,10 +70,8 @@ class _Packed:
         lists = (parameters.allowed_token_ids, parameters.bad_token_ids, early, list(parameters.logit_bias))
         self.ids = _as_ids(token for tokens in lists for token in tokens)
         self.biases = np.array(list(parameters.logit_bias.values()), dtype=np.float32)
-        with np.errstate(divide="ignore"):
-            least = float(np.log(np.float32(parameters.min_p))) if parameters.min_p > 0 else float("-inf")
         self.has_penalties = has_penalties(parameters)
-        self.num_logprobs = -1 if parameters.logprobs is None else min(parameters.logprobs, _MAX_INT32)
+        self.num_logprobs = -1 if parameters.logprobs is None else min(parameters.logprobs, MAX_INT32)
         self.needs_logits = (
             not is_greedy(parameters)
             or self.has_penalties
@@ -82,26 +79,17 @@ class _Packed:
             or bool(parameters.allowed_token_ids or parameters.bad_token_ids or parameters.logit_bias)
         )
         # of a plain greedy row while EOS and stop ids are blocked
-        self.needs_logits_before = min(parameters.min_tokens, _MAX_INT32) if early else 0
+        self.needs_logits_before = min(parameters.min_tokens, MAX_INT32) if early else 0
         self.record = bytes(
             RowParameters(
-                top_p=parameters.top_p,
-                frequency_penalty=parameters.frequency_penalty,
-                presence_penalty=parameters.presence_penalty,
+                **common_fields(parameters),
                 ids=address_of(self.ids),
                 biases=address_of(self.biases),
                 num_allowed=len(parameters.allowed_token_ids),
                 num_bad=len(parameters.bad_token_ids),
                 num_early=len(early),
                 num_biased=len(parameters.logit_bias),
-                min_tokens=min(parameters.min_tokens, _MAX_INT32),
-                seed_low=parameters.seed & 0xFFFFFFFF,
-                seed_high=(parameters.seed >> 32) & 0xFFFFFFFF,
-                is_greedy=is_greedy(parameters),
-                temperature=parameters.temperature,
-                least=least,
-                top_k=min(max(parameters.top_k, 0), _MAX_INT32),
-                repetition_penalty=parameters.repetition_penalty,
+                min_tokens=min(parameters.min_tokens, MAX_INT32),
                 num_logprobs=self.num_logprobs,
             )
         )
@@ -204,7 +192,7 @@ class RowBatches:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._last: RowBatch | None = None
-        self._packed: dict[int, _Packed] = {}
+        self._requests = PackedRequests(_Packed)
 
     def of(self, rows: Sequence[Row], positions: NDArray[np.int32]) -> RowBatch:
         """The batch of these rows, moved to these output positions, int32 [rows].
@@ -212,14 +200,6 @@ class RowBatches:
         Nothing but histories and grammar masks may change in a list of rows that was seen before.
         """
         if self._last is None or self._last.rows is not rows:
-            if len(self._packed) > _MAX_PACKED:
-                self._packed.clear()
-            self._last = RowBatch(rows, [self._pack(row.sampling) for row in rows], self.vocab_size)
+            self._last = RowBatch(rows, [self._requests.of(row.sampling) for row in rows], self.vocab_size)
         self._last.move_to(positions)
         return self._last
-
-    def _pack(self, parameters: Parameters) -> _Packed:
-        packed = self._packed.get(id(parameters))
-        if packed is None:  # it holds the parameters, so their id stays theirs
-            packed = self._packed[id(parameters)] = _Packed(parameters)
-        return packed

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kernels.sampling import GREEDY_BELOW
 
 NOT_FINITE = "the model's logits are not finite numbers"
+NOTHING_LEFT = "the request's parameters leave no token to sample"
 
 
 class Parameters(Protocol):
@@ -123,6 +124,11 @@ def blocked_ids(row: Row, position: int) -> list[int]:
         blocked.extend(parameters.eos_token_ids)
         blocked.extend(parameters.stop_token_ids)
     return blocked
+
+
+def out_of_range(token: int, vocab_size: int) -> str:
+    """Why a row fails that names this id."""
+    return f"token id {token} is not in the vocabulary of {vocab_size}"
 
 
 def id_out_of_range(row: Row, position: int, vocab_size: int) -> int | None:

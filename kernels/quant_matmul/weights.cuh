@@ -39,25 +39,27 @@ struct TwoOf<__half> {
 };
 
 template <class T>
-static __device__ __forceinline__ uint32_t subtract_two(uint32_t first, uint32_t second) {
-  typename TwoOf<T>::Type a, b;
-  memcpy(&a, &first, sizeof a);
-  memcpy(&b, &second, sizeof b);
-  const auto difference = __hsub2(a, b);
+static __device__ __forceinline__ typename TwoOf<T>::Type two_of(uint32_t bits) {
+  typename TwoOf<T>::Type two;
+  memcpy(&two, &bits, sizeof two);
+  return two;
+}
+
+template <class Two>
+static __device__ __forceinline__ uint32_t bits_of(const Two& two) {
   uint32_t bits;
-  memcpy(&bits, &difference, sizeof bits);
+  memcpy(&bits, &two, sizeof bits);
   return bits;
 }
 
 template <class T>
+static __device__ __forceinline__ uint32_t subtract_two(uint32_t first, uint32_t second) {
+  return bits_of(__hsub2(two_of<T>(first), two_of<T>(second)));
+}
+
+template <class T>
 static __device__ __forceinline__ uint32_t multiply_two(uint32_t first, uint32_t second) {
-  typename TwoOf<T>::Type a, b;
-  memcpy(&a, &first, sizeof a);
-  memcpy(&b, &second, sizeof b);
-  const auto product = __hmul2(a, b);
-  uint32_t bits;
-  memcpy(&bits, &product, sizeof bits);
-  return bits;
+  return bits_of(__hmul2(two_of<T>(first), two_of<T>(second)));
 }
 
 // 4 bits, a zero and a scale for each group. A column's word: pair p in bits 4 p and 16 + 4 p.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.gpu_check.models import SMOLLM2
 from services.worker.engine import memory
 from services.worker.engine.memory import (
     AUTOMATIC_LIMIT_BYTES,
@@ -15,28 +16,13 @@ from services.worker.engine.memory import (
     num_kv_blocks,
 )
 from services.worker.engine.options import EngineError, resolve_max_model_len
-from shared.repository.config import ModelConfig
 from tests.engine.options import Options
 
-SMOLLM = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    head_dim=64,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=100000.0,
-    tie_word_embeddings=True,
-)
 BLOCK_BYTES = 2 * 30 * 16 * 3 * 64 * 2
 
 
 def test_needs_of_a_model() -> None:
-    needs = memory_needs(SMOLLM, Options(), 8192, 2)
+    needs = memory_needs(SMOLLM2, Options(), 8192, 2)
     assert needs.weights == 134_515_008 * 2
     assert needs.block == BLOCK_BYTES
     assert 0 < needs.activations < GIB // 4
@@ -44,35 +30,35 @@ def test_needs_of_a_model() -> None:
 
 def test_given_bytes_are_taken_as_they_are() -> None:
     options = Options(kv_cache_memory_bytes=1000 * BLOCK_BYTES + 5)
-    assert num_kv_blocks(SMOLLM, options, 8192, 2, 8 * GIB) == 1000
+    assert num_kv_blocks(SMOLLM2, options, 8192, 2, 8 * GIB) == 1000
 
 
 def test_given_bytes_beyond_the_machine_are_refused() -> None:
     with pytest.raises(EngineError, match=r"kv_cache_memory_bytes is 2\.00 GiB.*1\.50 GiB of memory available"):
-        num_kv_blocks(SMOLLM, Options(kv_cache_memory_bytes=2 * GIB), 8192, 2, 3 * GIB // 2)
+        num_kv_blocks(SMOLLM2, Options(kv_cache_memory_bytes=2 * GIB), 8192, 2, 3 * GIB // 2)
 
 
 def test_the_automatic_size_takes_a_share_of_what_is_available() -> None:
     options = Options(gpu_memory_utilization=0.5)
-    needs = memory_needs(SMOLLM, options, 8192, 2)
-    num_blocks = num_kv_blocks(SMOLLM, options, 8192, 2, 4 * GIB)
+    needs = memory_needs(SMOLLM2, options, 8192, 2)
+    num_blocks = num_kv_blocks(SMOLLM2, options, 8192, 2, 4 * GIB)
     taken = needs.weights + needs.activations + num_blocks * BLOCK_BYTES * 31 / 30
     assert 2 * GIB - 2 * BLOCK_BYTES < taken <= 2 * GIB
 
 
 def test_the_automatic_size_stops_at_its_limit_and_at_what_can_be_used() -> None:
-    assert num_kv_blocks(SMOLLM, Options(), 8192, 2, 1000 * GIB) == AUTOMATIC_LIMIT_BYTES // BLOCK_BYTES
-    assert num_kv_blocks(SMOLLM, Options(max_num_seqs=2), 160, 2, 1000 * GIB) == 20
+    assert num_kv_blocks(SMOLLM2, Options(), 8192, 2, 1000 * GIB) == AUTOMATIC_LIMIT_BYTES // BLOCK_BYTES
+    assert num_kv_blocks(SMOLLM2, Options(max_num_seqs=2), 160, 2, 1000 * GIB) == 20
 
 
 def test_one_long_sequence_may_pass_the_automatic_limit() -> None:
     long = 2 * AUTOMATIC_LIMIT_BYTES // BLOCK_BYTES * 16
-    assert num_kv_blocks(SMOLLM, Options(max_num_batched_tokens=16), long, 2, 1000 * GIB) == long // 16
+    assert num_kv_blocks(SMOLLM2, Options(max_num_batched_tokens=16), long, 2, 1000 * GIB) == long // 16
 
 
 def test_a_sequence_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(EngineError) as refused:
-        num_kv_blocks(SMOLLM, Options(), 8192, 2, GIB // 2)
+        num_kv_blocks(SMOLLM2, Options(), 8192, 2, GIB // 2)
     message = str(refused.value)
     assert "max_model_len 8192 needs 0.18 GiB of KV cache" in message
     assert "of 0.50 GiB available memory gpu_memory_utilization 0.9 leaves" in message
@@ -81,12 +67,12 @@ def test_a_sequence_that_cannot_fit_is_refused_with_the_numbers() -> None:
 
 def test_small_sizes_are_told_too() -> None:
     with pytest.raises(EngineError, match=r"needs 360\.0 KiB of KV cache, but kv_cache_memory_bytes is 97\.7 KiB"):
-        num_kv_blocks(SMOLLM, Options(kv_cache_memory_bytes=100_000), 16, 2, 1000 * GIB)
+        num_kv_blocks(SMOLLM2, Options(kv_cache_memory_bytes=100_000), 16, 2, 1000 * GIB)
 
 
 def test_no_memory_at_all() -> None:
     with pytest.raises(EngineError, match="at most 0 tokens fit"):
-        num_kv_blocks(SMOLLM, Options(), 16, 2, 0)
+        num_kv_blocks(SMOLLM2, Options(), 16, 2, 0)
 
 
 def test_a_control_group_bounds_what_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +90,11 @@ def test_a_control_group_bounds_what_is_available(tmp_path: Path, monkeypatch: p
 
 
 def test_max_model_len() -> None:
-    assert resolve_max_model_len(None, SMOLLM) == 8192
-    assert resolve_max_model_len(100, SMOLLM) == 100
+    assert resolve_max_model_len(None, SMOLLM2) == 8192
+    assert resolve_max_model_len(100, SMOLLM2) == 100
     for bad in (0, 8193):
         with pytest.raises(EngineError, match=str(bad)):
-            resolve_max_model_len(bad, SMOLLM)
+            resolve_max_model_len(bad, SMOLLM2)
 
 
 @pytest.mark.parametrize(("num_bytes", "claimed"), [(0, 0), (1 << 20, 5), (2 * 2 * 5 * 8 * 2 * 3 // 5, 3)])

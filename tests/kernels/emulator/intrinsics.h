@@ -7,60 +7,50 @@
 
 #include "tests/kernels/emulator/cuda.h"
 
+namespace emulator {
+// What was there before; update tells what is there afterwards.
+template <class Value, class Update>
+Value atomically(Value* at, Update update) {
+  Unwatched scope;
+  const Value old = *at;
+  *at = update(old);
+  return old;
+}
+}  // namespace emulator
+
 template <class Value>
 Value atomicAdd(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = old + value;
-  return old;
+  return emulator::atomically(at, [=](Value old) { return old + value; });
 }
 
 template <class Value>
 Value atomicMax(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = std::max(old, value);
-  return old;
+  return emulator::atomically(at, [=](Value old) { return std::max(old, value); });
 }
 
 template <class Value>
 Value atomicMin(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = std::min(old, value);
-  return old;
+  return emulator::atomically(at, [=](Value old) { return std::min(old, value); });
 }
 
 template <class Value>
 Value atomicOr(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = old | value;
-  return old;
+  return emulator::atomically(at, [=](Value old) { return old | value; });
 }
 
 template <class Value>
 Value atomicAnd(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = old & value;
-  return old;
+  return emulator::atomically(at, [=](Value old) { return old & value; });
 }
 
 template <class Value>
 Value atomicExch(Value* at, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  *at = value;
-  return old;
+  return emulator::atomically(at, [=](Value) { return value; });
 }
 
 template <class Value>
 Value atomicCAS(Value* at, Value expected, Value value) {
-  emulator::Unwatched scope;
-  const Value old = *at;
-  if (old == expected) *at = value;
-  return old;
+  return emulator::atomically(at, [=](Value old) { return old == expected ? value : old; });
 }
 
 template <class To, class From>

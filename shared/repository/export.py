@@ -21,7 +21,7 @@ from shared.repository.weights import iter_weights
 
 MAX_SHARD_BYTES = 4 << 30
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def export_model(
@@ -37,7 +37,7 @@ def export_model(
     """
     chosen = dtype or model.config.torch_dtype
     counter = ByteCounter(f"export {model.name}", _num_bytes(model, chosen), progress)
-    tensors = ((name, tensor.to(_DTYPES[chosen]).contiguous()) for name, tensor in iter_weights(model))
+    tensors = ((name, tensor.to(DTYPES[chosen]).contiguous()) for name, tensor in iter_weights(model))
     return write_folder(model, folder, _counted(tensors, counter), {"torch_dtype": chosen}, max_shard_bytes)
 
 
@@ -132,7 +132,7 @@ def _write_json(file: Path, document: dict[str, Any]) -> None:
 
 def _num_bytes(model: StoredModel, dtype: WeightDtype) -> int:
     shapes = model.config.parameter_shapes().values()
-    return sum(torch.Size(shape).numel() for shape in shapes) * _DTYPES[dtype].itemsize
+    return sum(torch.Size(shape).numel() for shape in shapes) * DTYPES[dtype].itemsize
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:

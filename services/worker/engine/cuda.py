@@ -94,6 +94,7 @@ class CudaEngine:
             return torch.zeros(shape, dtype=cache_dtype, device=device)
 
         with explained("load the model", total):
+            one_block = new_cache(1)
             decoder = build(own, Parameters(on_device, own.parameter_shapes(), dtype))
             decoder = decoder.shared(config.vocab_size, communicator)
             if matrices:
@@ -108,17 +109,15 @@ class CudaEngine:
             )
             sample = Sampling(load, torch.float32, sampling_limits, device)
             try:
-                self.forward = CudaForward(decoder, own, cos_sin, new_cache(1), limits, load, sample)
+                self.forward = CudaForward(decoder, own, cos_sin, one_block, limits, load, sample)
             except ValueError as error:
                 raise EngineError(f"the CUDA kernels cannot run this model: {error}") from error
             profile = self._profile(total, free_before)
-        needs = CacheNeeds(
-            block_bytes=new_cache(1).nbytes, block_size=self.block_size, max_model_len=self.max_model_len
-        )
+        needs = CacheNeeds(block_bytes=one_block.nbytes, block_size=self.block_size, max_model_len=self.max_model_len)
         self.num_blocks = num_cuda_blocks(profile, needs, options.gpu_memory_utilization, options.kv_cache_memory_bytes)
         if communicator is not None:
             self.num_blocks = communicator.smallest(self.num_blocks)
-        self.num_swap_slots = num_slots_in(options.swap_space, new_cache(1))
+        self.num_swap_slots = num_slots_in(options.swap_space, one_block)
         with explained("capture decode steps", total):
             self.forward.use_cache(new_cache(self.num_blocks))
             if not options.enforce_eager:

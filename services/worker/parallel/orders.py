@@ -93,7 +93,8 @@ def orders_from(pipe: IO[bytes]) -> Iterator[Order]:
     Raises msgspec.MsgspecError on what is no order.
     """
     while len(head := pipe.read(_LENGTH.size)) == _LENGTH.size:
-        body = pipe.read(_LENGTH.unpack(head)[0])
-        if len(body) < _LENGTH.unpack(head)[0]:
+        (length,) = _LENGTH.unpack(head)
+        body = pipe.read(length)
+        if len(body) < length:
             return
         yield _decode(body)

@@ -19,13 +19,11 @@ from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMat
 from shared.quantization.stored import stored_parts
 from shared.repository.config import ModelConfig
 from shared.repository.errors import ModelError
-from shared.repository.export import write_folder
+from shared.repository.export import DTYPES, write_folder
 from shared.repository.progress import Progress, no_progress
 from shared.repository.quantization_json import to_quantization_config
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def quantise_model(
@@ -43,7 +41,7 @@ def quantise_model(
         raise ModelError(f"{folder}: exists already")
     tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     sequences = split_text(tokenizer, calibration, config.max_position_embeddings)
-    stored = _DTYPES[config.torch_dtype]
+    stored = DTYPES[config.torch_dtype]
     parameters = Parameters(iter_weights(model, progress=progress), config.parameter_shapes(), torch.float32)
     decoder = builder_of(config.architecture)(config, parameters)
     layers = quantise_layers(decoder, config, sequences, recipe, stored)

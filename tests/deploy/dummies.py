@@ -6,7 +6,6 @@ python -m tests.deploy.dummies FOLDER   runs a node of sleepers until it is kill
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,24 +91,6 @@ class Record:
 
     def on_stopping(self, role: str) -> None:
         self.stopped.append(role)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until_gone(pids: Sequence[int], timeout_s: float = 20) -> list[int]:
-    """Those that still run after the timeout."""
-    deadline = time.monotonic() + timeout_s
-    left = list(pids)
-    while left and time.monotonic() < deadline:
-        left = [pid for pid in left if is_alive(pid)]
-        time.sleep(0.01)
-    return left
 
 
 async def run_for_ever(root: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.cli.output import STATUS
-from tests.deploy.dummies import wait_until_gone
 from tests.deploy.test_cli import ask, server
 from tests.deploy.test_up import options
 from tests.nodes import RunningNode
+from tests.processes import wait_until_gone
 
 __all__ = ["options", "server"]
 

@@ -23,9 +23,8 @@ from tests.deploy.dummies import (
     STUBBORN,
     Dummy,
     Record,
-    is_alive,
-    wait_until_gone,
 )
+from tests.processes import is_alive, wait_until_gone
 from tests.waiting import until
 
 READY_S = 30.0

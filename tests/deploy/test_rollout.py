@@ -11,7 +11,8 @@ import pytest
 from deploy.node.folder import DataFolder
 from deploy.node.node import Node
 from deploy.node.rollout import RestartFailed
-from tests.deploy.dummies import BAD_OPTION, DRAINING, GRACEFUL, SLEEP, Dummy, Record, is_alive, wait_until_gone
+from tests.deploy.dummies import BAD_OPTION, DRAINING, GRACEFUL, SLEEP, Dummy, Record
+from tests.processes import is_alive, wait_until_gone
 from tests.waiting import until
 
 READY_S = 30.0

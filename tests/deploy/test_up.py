@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.dummies import is_alive, wait_until_gone
 from tests.nats.secured import SecuredServer
 from tests.nodes import RunningNode, wrongs
+from tests.processes import is_alive, wait_until_gone
 from tests.servers import NatsServer
 from tests.stored_models import store_tiny_model
 

@@ -13,6 +13,7 @@ import pytest
 from bench.gpu_check import command, runner
 from bench.gpu_check.parts import PARTS, Part
 from bench.gpu_check.runner import Outcome, Run, run_all, run_part
+from tests.processes import wait_until_gone
 
 WRITES = """
 import sys, time, pathlib
@@ -87,8 +88,7 @@ time.sleep(600)
     found = outcome(run, script)
     assert found.status == "timed out"
     assert [check.what for check in found.found.checks] == ["one"]
-    state = Path(f"/proc/{pid_file.read_text()}/stat")
-    assert not state.exists() or ") Z " in state.read_text()
+    assert wait_until_gone([int(pid_file.read_text())]) == []
 
 
 def test_a_process_is_waited_for_until_its_limit_or_until_all_is_stopped(run: Run) -> None:

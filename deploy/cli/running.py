@@ -17,6 +17,7 @@ from deploy.nats.identities import Identities
 from deploy.node.checks import NotPossible, check_nats
 from deploy.node.config import NodeConfig
 from deploy.node.control import ControlServer
+from deploy.node.devices import worker_environments
 from deploy.node.folder import DataFolder, FolderInUse
 from deploy.node.limits import raise_file_limit
 from deploy.node.listeners import Listeners, open_listeners
@@ -52,9 +53,9 @@ class PreparedNode(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -> Iterator[PreparedNode]:
-    """Take the data folder, open the HTTP sockets, check NATS, fetch and check the model. given: options for services.
+    """Take the data folder, open the HTTP sockets, check NATS and devices, fetch and check the model.
 
-    Raises START_ERRORS, and ConfigError when a service does not accept what was given.
+    given: options for services. Raises START_ERRORS, and ConfigError when a service does not accept what was given.
     """
     raise_file_limit()
     folder = DataFolder.at(config.data_dir)
@@ -66,11 +67,12 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
         config = msgspec.structs.replace(config, port=listeners.port)
         if config.nats:
             check_nats(config.nats)
+        environments = worker_environments(config, given)
         check_log(config, folder)
         identities = node_identities(config, folder)
         # A version added later must not make a restarted service differ from the others.
         options = {**given, "model_version": _sound_version(config.model, given, console)}
-        processes, nats_url = make_processes(config, options, folder, listeners, identities)
+        processes, nats_url = make_processes(config, options, folder, listeners, identities, environments)
         folder.rotate_logs()
         served_names = list(given.get("served_model_name") or [config.model])
         yield PreparedNode(config, folder, listeners, processes, nats_url, identities, served_names)

@@ -180,11 +180,12 @@ def make_processes(
     folder: DataFolder,
     listeners: Listeners,
     identities: Identities | None,
+    worker_environments: Sequence[Mapping[str, str]],
 ) -> tuple[list[NodeProcess], str]:
     """The processes of a node and the URL of its NATS server.
 
-    given: the options that the user gave, for the services that know them. identities: None for an open bus. Raises
-    ConfigError, OSError.
+    given: the options that the user gave, for the services that know them. identities: None for an open bus.
+    worker_environments: what each worker finds in its environment beside the node's own. Raises ConfigError, OSError.
     """
     processes: list[NodeProcess] = []
     nats_url = config.nats
@@ -204,6 +205,9 @@ def make_processes(
         for index in range(config.count(service)):
             if service == "gateway":
                 processes.append(_gateway(folder, index, values, config, listeners))
+            elif service == "worker":
+                environment = worker_environments[index]
+                processes.append(ServiceProcess(folder, service, index, values, environment=environment))
             else:
                 processes.append(ServiceProcess(folder, service, index, values))
     return processes, nats_url

@@ -100,7 +100,7 @@ class NatsServerProcess:
 class ServiceProcess:
     """One instance of a service, configured by a TOML file, asked on its health port.
 
-    fds: called before each start for the descriptors of its listening sockets.
+    fds: called before each start for the descriptors of its listening sockets. environment: see Start.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class ServiceProcess:
         index: int,
         values: dict[str, Any],
         fds: Callable[[], Sequence[int]] = tuple,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.role = role
         self.name = f"{role}-{index}"
@@ -118,6 +119,7 @@ class ServiceProcess:
         self._config = folder.config(f"{self.name}.toml")
         self._health_port = free_port()
         self._fds = fds
+        self._environment = environment or {}
 
     def prepare(self) -> Start:
         """The health port stays the same over restarts unless somebody has it: often the start before, still alive."""
@@ -128,7 +130,7 @@ class ServiceProcess:
             values["listen_fd"] = list(fds)
         self._config.write_text(to_toml(values), encoding="utf-8")
         command = [sys.executable, "-m", f"services.{self.role}", "--config", str(self._config)]
-        return Start(command, HealthProbe(self._health_port), fds)
+        return Start(command, HealthProbe(self._health_port), fds, self._environment)
 
 
 class HealthProbe:

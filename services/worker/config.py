@@ -69,7 +69,8 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     tensor_parallel_size: Annotated[
         int,
         msgspec.Meta(
-            description="devices that compute the model together, a process each; cpu engine: for tests",
+            description="devices that compute the model together, a process each, the first of those that "
+            "CUDA_VISIBLE_DEVICES names; `tokenbus up` gives each worker its own; cpu engine: for tests",
             ge=1,
             le=64,
         ),

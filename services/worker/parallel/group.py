@@ -60,7 +60,9 @@ def check(model: ModelConfig, config: WorkerConfig, num_devices: int) -> None:
     """Raises EngineError with the reason why there can be no such group."""
     size = config.tensor_parallel_size
     if config.engine == "cuda" and num_devices < size:
-        raise EngineError(f"tensor_parallel_size {size} needs as many CUDA devices; there are {num_devices}")
+        raise EngineError(
+            f"tensor_parallel_size {size} needs as many CUDA devices; there are {num_devices}, see CUDA_VISIBLE_DEVICES"
+        )
     check_sizes(model, size)
 
 

@@ -56,7 +56,8 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     swap_space: Annotated[
         float,
         msgspec.Meta(
-            description="GiB of host memory for the KV of preempted sequences, where that is faster than computing it",
+            description="GiB of host memory for the KV of preempted sequences, where that is faster than computing it; "
+            "of the worker, whose ranks have equal parts",
             ge=0,
         ),
     ] = 0.0

@@ -68,8 +68,6 @@ def _check(config: WorkerConfig) -> None:
         raise StartError(f"kv_cache_dtype {config.kv_cache_dtype} is for engine cuda, not {config.engine}")
     if config.engine == "cuda" and config.quantization != "none":
         raise StartError(f"quantization {config.quantization} is for engine cpu, not cuda")
-    if config.swap_space > 0 and config.tensor_parallel_size > 1:
-        raise StartError(f"swap_space {config.swap_space:g} needs tensor_parallel_size 1")
     if config.swap_space > 0 and not config.enable_prefix_caching:
         raise StartError(f"swap_space {config.swap_space:g} needs enable_prefix_caching: blocks are kept by content")
     if config.engine == "fake" and config.tensor_parallel_size > 1:

@@ -20,7 +20,7 @@ from services.worker.engine.threads import sleep_while_waiting
 from services.worker.loading import load_rank_engine
 from services.worker.native_threads import NICENESS
 from services.worker.niceness import step_back
-from services.worker.parallel.orders import Join, Order, Step, orders_from
+from services.worker.parallel.orders import Join, Order, Step, Swap, orders_from
 from shared.logs import configure_logging, get_logger
 from shared.service import StartError
 
@@ -78,6 +78,8 @@ def _follow(join: Join, orders: "SimpleQueue[Order]", log: FilteringBoundLogger)
 def _obey(engine: ModelEngine, order: Order) -> None:
     if isinstance(order, Step):
         engine.compute_logits(order.batch())
+    elif isinstance(order, Swap):
+        engine.swap(order.swaps())
     else:
         engine.warm_up()
 

@@ -93,7 +93,7 @@ class CpuEngine:
             self.forward = NativeForward(
                 build_native(decoder, shape, cos_sin, packer or Bf16Packer(), num_threads, choice.library)
             )
-        self.num_swap_slots = num_slots_in(options.swap_space, self.forward.kv_cache)
+        self.num_swap_slots = num_slots_in(options.swap_space, self.forward.kv_cache, num_ranks)
         self._host_slots = HostSlots(self.forward.kv_cache, self.num_swap_slots)
         reason = self.fallback_reason
         self.kernels = self.forward.kernels if reason is None else f"{self.forward.kernels}: {reason}"

@@ -117,7 +117,8 @@ class CudaEngine:
         self.num_blocks = num_cuda_blocks(profile, needs, options.gpu_memory_utilization, options.kv_cache_memory_bytes)
         if communicator is not None:
             self.num_blocks = communicator.smallest(self.num_blocks)
-        self.num_swap_slots = num_slots_in(options.swap_space, one_block)
+        num_ranks = 1 if communicator is None else communicator.size
+        self.num_swap_slots = num_slots_in(options.swap_space, one_block, num_ranks)
         with explained("capture decode steps", total):
             self.forward.use_cache(new_cache(self.num_blocks))
             if not options.enforce_eager:

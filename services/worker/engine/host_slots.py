@@ -11,9 +11,10 @@ from services.worker.engine.interface import Swaps
 GIB = 1 << 30
 
 
-def num_slots_in(swap_space: float, kv_cache: Tensor) -> int:
-    """swap_space: GiB. kv_cache: [layers, 2, num_blocks, ...]."""
-    return int(swap_space * GIB) // kv_cache[:, :, 0].nbytes
+def num_slots_in(swap_space: float, kv_cache: Tensor, num_ranks: int = 1) -> int:
+    """swap_space: GiB of all ranks together. kv_cache: [layers, 2, num_blocks, ...] of one, which are equally large:
+    each comes to the same number."""
+    return int(swap_space * GIB) // num_ranks // kv_cache[:, :, 0].nbytes
 
 
 class HostSlots:

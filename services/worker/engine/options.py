@@ -22,7 +22,8 @@ class EngineOptions(Protocol):
     bounds of one step. gpu_memory_utilization: share of the machine's available memory this engine may take.
     kv_cache_memory_bytes: size of the KV cache, instead of that share. num_threads: 0 leaves the choice to torch.
     cpu_kernels: auto takes the C++ kernels of the processor's highest level, or torch where they cannot; a level by
-    name or torch takes nothing else. quantization: of the weights, see Packer. swap_space: GiB of the host's memory.
+    name or torch takes nothing else. quantization: of the weights, see Packer. swap_space: GiB of the host's memory, of
+    all ranks together.
     """
 
     @property

@@ -1,10 +1,11 @@
 """Rank 0's engine in front of the others: one plan for all ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
 from services.worker.engine.isolation import EngineBroken
-from services.worker.parallel.orders import Step, WarmUp
+from services.worker.parallel.orders import Step, Swap, WarmUp
 from services.worker.parallel.ranks import Ranks
 
 
@@ -23,7 +24,7 @@ class GroupEngine:
         self.block_size = engine.block_size
         self.max_model_len = engine.max_model_len
         self.vocab_size = engine.vocab_size
-        self.num_swap_slots = 0
+        self.num_swap_slots = engine.num_swap_slots
         self.ranks = ranks
         self.close = close
         self._engine = engine
@@ -36,23 +37,31 @@ class GroupEngine:
         self._engine.warm_up()
 
     def step(self, batch: StepInput) -> StepOutput:
-        """The step on all ranks. Raises EngineBroken whatever goes wrong: a rank that is not where the others are
-        cannot be told to try a step again."""
-        try:
+        """The step on all ranks. Raises EngineBroken whatever goes wrong."""
+        with self._together("a step"):
             self.ranks.tell(Step.of(batch))
             output = self._engine.step(batch)
-        except EngineBroken:
-            self.ranks.wait_for_death()
-            raise
-        except Exception as error:
-            raise EngineBroken(f"rank 0 failed in a step of all ranks: {error!r}") from error
         if output.errors or output.failed:
             output.spoiled_blocks = _blocks_of_failed(batch, output, self.block_size)
         return output
 
     def swap(self, swaps: Swaps) -> None:
-        """Nobody asks a group without a swap space for it. Raises EngineBroken."""
-        raise EngineBroken(f"a group has no swap space for {len(swaps.out)} blocks out, {len(swaps.back)} back")
+        """Every rank moves its own part of the blocks; one that is not done yet comes to its next step later. Raises
+        EngineBroken whatever goes wrong."""
+        with self._together("a swap"):
+            self.ranks.tell(Swap.of(swaps))
+            self._engine.swap(swaps)
+
+    @contextmanager
+    def _together(self, task: str) -> Iterator[None]:
+        """A rank that is not where the others are cannot be told to try again."""
+        try:
+            yield
+        except EngineBroken:
+            self.ranks.wait_for_death()
+            raise
+        except Exception as error:
+            raise EngineBroken(f"rank 0 failed in {task} of all ranks: {error!r}") from error
 
 
 def _blocks_of_failed(batch: StepInput, output: StepOutput, block_size: int) -> list[int]:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from services.worker.config import WorkerConfig
-from services.worker.engine.interface import StepInput
+from services.worker.engine.interface import StepInput, Swaps
 
 _LENGTH = struct.Struct("<I")
 
@@ -29,6 +29,23 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
 class WarmUp(msgspec.Struct, frozen=True, tag=True):
     """Call the engine's warm_up."""
+
+
+class Swap(msgspec.Struct, frozen=True, tag=True):
+    """Move your part of these blocks; the columns of Swaps as their little-endian bytes."""
+
+    out: bytes
+    back: bytes
+
+    @classmethod
+    def of(cls, swaps: Swaps) -> "Swap":
+        """The order to move these."""
+        out, back = (pairs.astype("<i4", copy=False).tobytes() for pairs in (swaps.out, swaps.back))
+        return cls(out=out, back=back)
+
+    def swaps(self) -> Swaps:
+        """What is to be moved."""
+        return Swaps(*(np.frombuffer(pairs, dtype="<i4").reshape(-1, 2).copy() for pairs in (self.out, self.back)))
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
@@ -75,7 +92,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-Order = Join | WarmUp | Step
+Order = Join | WarmUp | Step | Swap
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Order).decode

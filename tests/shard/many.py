@@ -55,6 +55,7 @@ def _notes(shard: Shard) -> dict[str, int]:
         "takeovers": len(shard.takeovers),
         "workers fenced": shard.ledger.counts["fence_worker"],
         "poisoned": shard.num_poisoned,
+        "steps begun ahead": shard.num_ahead,
         "row errors": shard.num_row_errors,
         "requests repeated": shard.ledger.counts["request_repeated"],
         "returns": shard.num_returns,

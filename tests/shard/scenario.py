@@ -55,7 +55,7 @@ def draw_scenario(seed: int) -> Scenario:
         loss=draw.choice([0.0, 0.02, 0.02, 0.05]),
         duplication=draw.choice([0.0, 0.0, 0.03]),
         max_records=draw.choice([None, None, 60, 100, 400]),
-        step_s=draw.choice([0.01, 0.01, 0.01, 0.05]),
+        step_s=draw.choice([0.01, 0.01, 0.03, 0.06]),
         poison=draw.choice([0.0, 0.0, 0.0, 0.04]),
         not_numbers=draw.choice([0.0, 0.0, 0.06]),
     )

@@ -49,6 +49,7 @@ class Shard:
         self.faults: Counter[str] = Counter()
         self.num_poisoned = 0
         self.num_swaps = 0
+        self.num_ahead = 0
         self.num_row_errors = 0
         self.num_returns = 0
         self.num_wrong_contexts = 0

@@ -2,6 +2,8 @@
 
 import random
 from array import array
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -41,7 +43,6 @@ class SimKv:
     def __init__(self, num_blocks: int, num_swap_slots: int) -> None:
         self._slots = array("L", bytes(8 * num_blocks * BLOCK_SIZE))
         self._swapped = [array("L", bytes(8 * BLOCK_SIZE)) for _ in range(num_swap_slots)]
-        self._last: list[int] = []
 
     def swap(self, swaps: Swaps) -> None:
         """Between blocks and the swap space."""
@@ -50,11 +51,11 @@ class SimKv:
         for slot, block in swaps.back.tolist():
             self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = self._swapped[slot]
 
-    def write(self, batch: StepInput) -> None:
-        """Compute a step, reading each sequence's context through its block table."""
+    def write(self, batch: StepInput) -> list[int]:
+        """Compute a step, reading each sequence's context through its block table; the CRC of each sequence."""
         slots, slot_of_token = self._slots, batch.slot_mapping.tolist()
         tokens, positions, bounds = batch.token_ids.tobytes(), batch.positions.tolist(), batch.cu_seqlens_q.tolist()
-        self._last = []
+        crcs = []
         for index, first in enumerate(bounds[:-1]):
             before = positions[first] - 1
             crc = 0
@@ -62,13 +63,29 @@ class SimKv:
                 crc = slots[int(batch.block_tables[index, before // BLOCK_SIZE]) * BLOCK_SIZE + before % BLOCK_SIZE]
             for token in range(first, bounds[index + 1]):
                 crc = slots[slot_of_token[token]] = crc32(tokens[4 * token : 4 * token + 4], crc)
-            self._last.append(crc)
+            crcs.append(crc)
+        return crcs
 
-    def num_wrong(self, batch: StepInput, frame: Rows) -> int:
+
+@dataclass(slots=True)
+class Running:
+    """A step that the engine has been told to compute. read: CRC of the context of each sequence in the batch, as the
+    engine found it."""
+
+    plan: PlanColumns
+    step: Step
+    output: StepOutput
+    read: list[int]
+    is_poisoned: bool
+
+    def num_wrong(self, frame: Rows) -> int:
         """Rows whose context was another one than they say."""
+        step, batch = self.step, self.step.batch
+        if batch is None or self.output.errors:
+            return 0
         claimed = np.frombuffer(frame.prefix_hashes, dtype=np.uint32).tolist()
-        read = [self._last[index] for index in batch.sampled.tolist()]
-        return sum(one != other for one, other in zip(claimed, read, strict=True))
+        sampled = [index for index in batch.sampled.tolist() if step.keep is None or step.keep[index]]
+        return sum(one != self.read[index] for one, index in zip(claimed, sampled, strict=True))
 
 
 class SimWorker(Process):
@@ -84,7 +101,9 @@ class SimWorker(Process):
         self.num_swap_slots = crc32(name.encode()) % 3 * 5  # none, few, or more
         self._kv = SimKv(num_blocks, self.num_swap_slots)
         self._executor = PlanExecutor(name, num_blocks, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, self.num_swap_slots)
-        self._running: PlanColumns | None = None
+        self._depth = 1 + crc32(name.encode()) % 2  # steps that the engine takes before it has told the first's output
+        self._running: deque[Running] = deque()
+        self._waiting: PlanColumns | None = None  # for what runs to end
         self._started = 0
         self._finished = 0
         self._report_pending = False
@@ -103,7 +122,7 @@ class SimWorker(Process):
             next_plan=self.queue.next_plan,
             started=self._started,
             finished=self._finished,
-            idle=self._running is None and not self.queue.num_queued,
+            idle=not self._running and self._waiting is None and not self.queue.num_queued,
             leaving=self.leaving,
             model="m",
             model_version="1",
@@ -142,39 +161,62 @@ class SimWorker(Process):
         self._feed()
 
     def _feed(self) -> None:
-        if self._running is not None:
-            return
-        if self._report_pending:
+        if self._report_pending and not self._running:
             self._report_pending = False
+            self._waiting = None
             block_ids, hashes = self._executor.open_epoch()
             report = CacheReport(worker=self.name, epoch=self.queue.epoch, block_ids=block_ids, block_hashes=hashes)
             for scheduler in self.shard.schedulers:
                 self.world.send(self, scheduler, scheduler.on_report, report)
-        if self.window.num_free and (plan := self.queue.take()) is not None:
-            self._running = plan
-            self._started = plan.step
-            self.world.after(self.shard.scenario.step_s, self.deliver, self._finish, plan)
+        while len(self._running) < self._depth and not self._report_pending and (plan := self._take()) is not None:
+            step = self._executor.begin_ahead(plan) if self._running else self._executor.begin(plan)
+            if step is None:
+                self._waiting = plan
+                return
+            self.shard.num_ahead += bool(self._running)
+            self._start(plan, step)
+
+    def _take(self) -> PlanColumns | None:
+        plan, self._waiting = self._waiting, None
+        if plan is None and self.window.num_free > len(self._running):
+            plan = self.queue.take()
+        return plan
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, plan: PlanColumns) -> None:
-        step = self._executor.begin(plan)
+    def _start(self, plan: PlanColumns, step: Step) -> None:
+        """The engine computes it now; nobody hears of it before its time is over."""
+        self._started = plan.step
+        running = Running(plan, step, StepOutput(np.zeros(0, dtype=np.int32)), [], False)
         if step.swaps is not None:
             self._kv.swap(step.swaps)
             self.shard.num_swaps += len(step.swaps.back)
-        output = StepOutput(np.zeros(0, dtype=np.int32))
         if step.batch is not None:
-            if POISON in step.batch.token_ids:
-                self.shard.num_poisoned += 1
-                self.kill()
-                return
-            output = self._output(step, step.batch)
-            self._kv.write(step.batch)
-        self._running = None
-        frame = self._executor.finish(step, output)
-        if step.batch is not None and not output.errors:
-            self.shard.num_wrong_contexts += self._kv.num_wrong(step.batch, frame)
-        if plan.epoch == self.queue.epoch:
+            batch = step.batch
+            if batch.carried is not None:
+                batch = replace(batch, token_ids=batch.token_ids.copy())
+                batch.learn(self._running[-1].output.tokens)
+            running.is_poisoned = POISON in batch.token_ids
+            running.output = self._output(batch)
+            running.read = self._kv.write(batch)
+        self._running.append(running)
+        if len(self._running) == 1:
+            self._await_first()
+
+    def _await_first(self) -> None:
+        self.world.after(self.shard.scenario.step_s, self.deliver, self._finish)
+
+    def _finish(self) -> None:
+        running = self._running.popleft()
+        if running.is_poisoned:
+            self.shard.num_poisoned += 1
+            self.kill()
+            return
+        if self._running:
+            self._await_first()
+        frame = self._executor.finish(running.step, running.output)
+        self.shard.num_wrong_contexts += running.num_wrong(frame)
+        if running.plan.epoch == self.queue.epoch:
             self._finished = frame.step
             self.window.add(frame.step, encode(frame), self.world.now)
             self._publish(Frame(frame.step, encode(frame)))
@@ -183,7 +225,7 @@ class SimWorker(Process):
             self._publish_late(frame)
         self._feed()
 
-    def _output(self, step: Step, batch: StepInput) -> StepOutput:
+    def _output(self, batch: StepInput) -> StepOutput:
         draw = self._entropy.choice
         tokens = np.array([draw(LETTERS) for _ in range(len(batch.sampled))], dtype=np.int32)
         output = StepOutput(tokens)

@@ -1,11 +1,13 @@
 """Engines for the worker's tests: what they compute depends on the KV they find, as a model's does."""
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from services.worker.core.plan_columns import PlanColumns
-from services.worker.core.plan_executor import PlanExecutor
+from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.pipeline import Rows, StepPlan
 from shared.prefix_hash import extend
@@ -87,6 +89,52 @@ def make_executor() -> PlanExecutor:
 
 def run_step(executor: PlanExecutor, engine: MemoryEngine, plan: StepPlan) -> Rows:
     """One step, from plan to frame."""
-    step = executor.begin(PlanColumns(plan))
-    output = StepOutput(np.zeros(0, dtype=np.int32)) if step.batch is None else engine.step(step.batch)
-    return executor.finish(step, output)
+    pipeline = Pipeline(executor, engine)
+    pipeline.begin(PlanColumns(plan))
+    return pipeline.finish()
+
+
+class Pipeline:
+    """An engine as a device's queue: it computes a step as soon as that is begun, and tells its output later, when
+    another step may be begun and computed already. num_ahead: steps that were."""
+
+    def __init__(self, executor: PlanExecutor, engine: MemoryEngine) -> None:
+        self.executor = executor
+        self.engine = engine
+        self.num_ahead = 0
+        self._running: deque[tuple[Step, StepOutput]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def begin(self, plan: PlanColumns) -> list[Rows]:
+        """The next step; frames of those that had to be finished first."""
+        frames = []
+        if len(self._running) == 2:
+            frames.append(self.finish())
+        step = self.executor.begin_ahead(plan) if self._running else None
+        self.num_ahead += step is not None
+        if step is None:
+            frames += [self.finish() for _ in range(len(self._running))]
+            step = self.executor.begin(plan)
+        if step.swaps is not None:
+            self.engine.swap(step.swaps)
+        self._running.append((step, self._compute(step)))
+        return frames
+
+    def _compute(self, step: Step) -> StepOutput:
+        if step.batch is None:
+            return StepOutput(np.zeros(0, dtype=np.int32))
+        batch = step.batch
+        if batch.carried is not None:
+            batch = replace(batch, token_ids=batch.token_ids.copy())
+            batch.learn(self._running[-1][1].tokens)
+        return self.engine.step(batch)
+
+    def finish(self) -> Rows:
+        """Of the step that was begun first."""
+        return self.executor.finish(*self._running.popleft())
+
+    def drop(self) -> None:
+        """The epoch is over."""
+        self._running.clear()

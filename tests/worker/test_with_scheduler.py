@@ -2,7 +2,6 @@
 
 from collections import deque
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from bench.shard_messages import ready_worker
 from services.scheduler.core.scheduler import Scheduler
 from services.worker.core.plan_executor import PlanExecutor
 from services.worker.core.plan_queue import PlanQueue
-from services.worker.engine.interface import StepOutput
 from shared.block_hash import HASH_BYTES
 from shared.log.fold import Fold
 from shared.log.state import SequenceState
@@ -22,7 +20,7 @@ from shared.messages.packed import INT32, pack, unpack_tokens
 from shared.messages.pipeline import EpochStart, Fence, Request, Rows
 from shared.messages.plan_parts import split_plan
 from shared.messages.sampling import Sampling
-from tests.worker.engines import BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, MemoryEngine, continuation
+from tests.worker.engines import BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, MemoryEngine, Pipeline, continuation
 from tests.worker.plans import rows_of
 
 NUM_BLOCKS = 20
@@ -36,6 +34,7 @@ class Node:
         self.name = name
         self.executor = PlanExecutor(name, NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, num_swap_slots)
         self.engine = MemoryEngine(num_swap_slots)
+        self.pipeline = Pipeline(self.executor, self.engine)
         self.queue = PlanQueue()
         self.frames: deque[Rows] = deque()
 
@@ -54,15 +53,21 @@ class Node:
             num_swap_slots=self.engine.num_swap_slots,
         )
 
-    def compute(self) -> None:
+    def begin(self) -> None:
+        """The next plan, behind a step that still runs if there is one."""
         plan = self.queue.take()
-        if plan is None:
-            return
-        step = self.executor.begin(plan)
-        if step.swaps is not None:
-            self.engine.swap(step.swaps)
-        output = StepOutput(np.zeros(0, dtype=np.int32)) if step.batch is None else self.engine.step(step.batch)
-        self.frames.append(self.executor.finish(step, output))
+        if plan is not None:
+            self.frames += self.pipeline.begin(plan)
+
+    def finish(self) -> None:
+        """The step that runs."""
+        if len(self.pipeline):
+            self.frames.append(self.pipeline.finish())
+
+    def compute(self) -> None:
+        """A whole step."""
+        self.begin()
+        self.finish()
 
 
 class Shard:
@@ -84,6 +89,7 @@ class Shard:
         epoch = self.fold.epoch_of(node.name)
         assert node.queue.on_epoch_start(EpochStart(epoch=epoch)) == "opened"
         node.frames.clear()
+        node.pipeline.drop()
         blocks, hashes = node.executor.open_epoch()
         names = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
         self.scheduler.add_worker(node.heartbeat(), epoch, zip(unpack_tokens(blocks), names, strict=True))
@@ -135,31 +141,34 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
 prompts = st.tuples(st.integers(1, 30), st.integers(0, 2)).map(
     lambda pair: [pair[1]] * 4 + list(range(40, 40 + pair[0]))
 )
-events = st.lists(st.tuples(st.sampled_from(["plan", "compute", "store", "fence"]), st.integers(0, 1)), max_size=120)
+actions = ["plan", "begin", "finish", "store", "plan", "begin", "finish", "store", "fence"]
+events = st.lists(st.tuples(st.sampled_from(actions), st.integers(0, 1)), max_size=160)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(prompts, st.integers(1, 25)), min_size=1, max_size=10), events, st.sampled_from([0, 3, 40]))
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(st.tuples(prompts, st.integers(1, 25)), min_size=1, max_size=10),
+    events,
+    st.sampled_from([0, 3, 40]),
+    st.booleans(),
+)
 def test_every_sequence_is_what_a_plain_run_gives(
-    wishes: list[tuple[list[int], int]], script: list[tuple[str, int]], num_swap_slots: int
+    wishes: list[tuple[list[int], int]], script: list[tuple[str, int]], num_swap_slots: int, goes_ahead: bool
 ) -> None:
     shard = Shard(num_swap_slots)
     for number, (prompt, max_tokens) in enumerate(wishes):
         shard.ask(number, prompt, max_tokens)
-    actions = {
-        "plan": shard.plan,
-        "compute": lambda node: node.compute(),
-        "store": shard.store,
-        "fence": shard.fence,
-    }
+    does = {"plan": shard.plan, "begin": Node.begin, "finish": Node.finish, "store": shard.store, "fence": shard.fence}
     for action, index in script:
-        actions[action](shard.nodes[index])
-    for _ in range(1000):
+        does[action](shard.nodes[index])
+    for turn in range(1000):
         if not shard.live:
             break
         for node in shard.nodes:
             shard.plan(node)
-            node.compute()
+            node.begin()
+            if not (goes_ahead and turn % 7 and len(node.pipeline) == 1 and node.queue.num_queued):
+                node.finish()
             shard.store(node)
             assert not any(worker.check_integrity() for worker in shard.scheduler.workers.values())
     assert shard.live == []
@@ -167,6 +176,25 @@ def test_every_sequence_is_what_a_plain_run_gives(
         assert list(sequence.tokens) == expected(prompt, max_tokens)
     counts = shard.fold.counts
     assert shard.num_errors == counts["prefix_mismatched"] == counts["row_foreign"] == counts["row_missing"] == 0
+
+
+def test_most_steps_are_begun_ahead_though_sequences_come_and_go() -> None:
+    shard = Shard()
+    shard.scheduler.remove_worker("b")
+    (node, _), num_asked = shard.nodes, 0
+    for _ in range(300):
+        if len(shard.live) < 5:
+            shard.ask(num_asked, [num_asked % 50] * 4 + list(range(40, 45)), 5 + num_asked % 9)
+            num_asked += 1
+        shard.plan(node)
+        node.begin()
+        if len(node.pipeline) > 1 or not node.queue.num_queued:
+            node.finish()
+        while node.frames:
+            shard.store(node)
+    assert num_asked > 50
+    assert node.pipeline.num_ahead > 200
+    assert shard.num_errors == shard.fold.counts["prefix_mismatched"] == 0
 
 
 def run_to_the_end(shard: Shard) -> None:

@@ -12,7 +12,8 @@ def find_bad_items(plan: PlanColumns, table: SequenceTable, slots: NDArray[np.in
 
     Finished sequences have no say any more: their items are skipped, right or wrong.
     """
-    held = ~table.finished[slots]
+    held = ~table.have_ended(slots)
+    is_known = (table.last_token[slots] >= 0) | (table.pending_row[slots] >= 0)
     end = plan.start.astype(np.int64) + plan.num_scheduled
     num_own = plan.num_scheduled - plan.num_given
     num_outputs = table.num_outputs[slots]
@@ -22,7 +23,7 @@ def find_bad_items(plan: PlanColumns, table: SequenceTable, slots: NDArray[np.in
         (plan.start != table.num_computed[slots], "the plan does not start where the worker's KV ends"),
         (plan.num_scheduled < 1, "the plan schedules no token"),
         ((num_own < 0) | (num_own > 1), "the plan does not give the tokens that it schedules"),
-        ((num_own == 1) & (table.last_token[slots] < 0), "the plan counts on a token that the worker never sampled"),
+        ((num_own == 1) & ~is_known, "the plan counts on a token that the worker never sampled"),
         (end > num_known, "the plan schedules tokens that do not exist yet"),
         ((num_own == 1) & (end != num_known), "the plan counts on a sampled token in the wrong place"),
         ((plan.position >= 0) & (end != num_known), "the plan samples before the last token"),

@@ -13,7 +13,7 @@ from services.worker.core.plan_checks import find_bad_items
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.core.prefix_crc import extend_all
 from services.worker.core.sequence_table import SequenceTable
-from services.worker.core.step_input import Items, build_step_input
+from services.worker.core.step_input import UNKNOWN, Items, build_step_input, only
 from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.pipeline import RowError, RowLogprobs, Rows
 
@@ -23,7 +23,8 @@ class Step:
     """A step that is begun. batch: None when nothing is left to compute. errors: sequences refused by the checks.
     is_awaited: it computes a sequence that was held before, so the engine could have gone on with it any time earlier.
     run: the decode run that this step goes on with, if it was foretold. swaps: to be done before the step, also if
-    there is nothing to compute."""
+    there is nothing to compute. keep: which of the batch's sequences the step before has not ended, None for all; items
+    are without the others. pending_slots: those of the batch's rows, if the table knows of them."""
 
     epoch: int
     number: int
@@ -33,12 +34,15 @@ class Step:
     is_awaited: bool
     run: DecodeRun | None = None
     swaps: Swaps | None = None
+    keep: NDArray[np.bool_] | None = None
+    pending_slots: NDArray[np.int64] | None = None
 
 
 class PlanExecutor:
     """The worker's whole state of one epoch: sequences and what the KV blocks hold.
 
-    begin and finish alternate. While a decode run lasts, its sequences' columns are newer there than in the table.
+    begin and finish alternate, or begin_ahead comes between them: then two steps are unfinished, and the first one is
+    finished first. While a decode run lasts, its sequences' columns are newer there than in the table.
     """
 
     def __init__(
@@ -55,10 +59,12 @@ class PlanExecutor:
         self.table = SequenceTable(self.ledger, block_size, max_model_len, vocab_size)
         self._run: DecodeRun | None = None
         self._last: tuple[Items, StepInput] | None = None
+        self._unfinished: list[Step] = []
 
     def open_epoch(self) -> tuple[bytes, bytes]:
         """Drop all sequences; what full blocks still hold, as columns of a CacheReport."""
         self._run = self._last = None
+        self._unfinished.clear()
         self.table.clear()
         self.ledger.forget_slots()
         return self.ledger.report()
@@ -66,8 +72,31 @@ class PlanExecutor:
     def begin(self, plan: PlanColumns) -> Step:
         """Apply a plan to the sequences and lay out its step; a bad item costs its own sequence only."""
         run = self._find_run(plan)
-        if run is not None:
-            return Step(plan.epoch, plan.step, run.items, run.advance(plan), [], True, run)
+        step = self._begin(plan) if run is None else self._go_on(plan, run)
+        self._unfinished.append(step)
+        return step
+
+    def begin_ahead(self, plan: PlanColumns) -> Step | None:
+        """begin while one step is unfinished; None, with nothing done, if the plan cannot be followed before it is.
+
+        Which tokens that step samples does not matter to the layout: its rows go where they are needed. Only what moves
+        its sequences away has to wait, and penalties, which need the ids themselves.
+        """
+        (running,) = self._unfinished
+        if plan.has_swaps or self._moves(plan, running.items) or self._samples_with_history(running):
+            return None
+        return self.begin(plan)
+
+    def _moves(self, plan: PlanColumns, items: Items) -> bool:
+        """Whether the plan takes a sequence away that is being computed."""
+        moved = [*plan.forget.tolist(), *(new.sequence for new in plan.plan.new)]
+        return bool(moved) and bool(np.isin(np.array(moved, dtype=np.uint64), items.sequences).any())
+
+    def _samples_with_history(self, running: Step) -> bool:
+        histories = self.table.histories
+        return bool(histories) and any(slot in histories for slot in running.items.slots.tolist())
+
+    def _begin(self, plan: PlanColumns) -> Step:
         table = self.table
         errors: list[RowError] = []
         swaps = self._swap(plan) if plan.has_swaps else None
@@ -89,12 +118,22 @@ class PlanExecutor:
         for item, reason in find_bad_items(plan, table, slots).items():
             table.finished[slots[item]] = True
             errors.append(RowError(int(plan.sequences[item]), reason))
-        finished = table.finished[slots]
-        items = Items(plan, slots, ~finished if finished.any() else None)
+        ended = table.have_ended(slots)
+        items = Items(plan, slots, ~ended if ended.any() else None)
+        step = Step(plan.epoch, plan.step, items, None, errors, is_awaited=len(items) > num_loaded, swaps=swaps)
         if len(items.new_blocks):
             table.add_blocks(items.slots, items.num_new_blocks, items.new_blocks)
-        batch = build_step_input(items, table) if len(items) else None
-        return Step(plan.epoch, plan.step, items, batch, errors, is_awaited=len(items) > num_loaded, swaps=swaps)
+        if len(items):
+            step.batch = batch = build_step_input(items, table)
+            table.add_step(items.slots, batch.context_lens)
+            step.pending_slots = items.slots[batch.sampled]
+            table.add_pending(step.pending_slots, batch.output_positions + 1)
+            self._last = items, batch
+        return step
+
+    def _go_on(self, plan: PlanColumns, run: DecodeRun) -> Step:
+        items, batch = run.advance(plan, is_ahead=bool(self._unfinished))
+        return Step(plan.epoch, plan.step, items, batch, [], True, run)
 
     def _swap(self, plan: PlanColumns) -> Swaps:
         """The plan's transfers, which the ledger has noted. One that cannot be is left out: then the block holds
@@ -113,48 +152,97 @@ class PlanExecutor:
                 self._run = DecodeRun(self.table, items, batch)
         self._last = None
         if self._run is not None and not self._run.is_foretold(plan):
-            self._end_run(self._run, self._run.batch.context_lens)
+            self._end_run(self._run)
         return self._run
 
-    def _end_run(self, run: DecodeRun, num_computed: NDArray[np.int32]) -> None:
-        run.flush(num_computed)
+    def _end_run(self, run: DecodeRun) -> None:
+        running = [step for step in self._unfinished if step.batch is run.batch]
+        run.flush(is_running=bool(running))
+        for step in running:
+            step.pending_slots = run.slots
         self._run = None
 
     def finish(self, step: Step, output: StepOutput) -> Rows:
         """Take the engine's output into the sequences and lay out the frame."""
+        if self._unfinished.pop(0) is not step:
+            raise ValueError("steps are finished in their order")
         if step.batch is None:
             return Rows(worker=self.worker, epoch=step.epoch, step=step.number, errors=step.errors)
-        if step.run is not None:
-            tokens = output.tokens.astype(np.int32, copy=False)
-            if not (output.failed or output.errors) and int(tokens.view(np.uint32).max()) < self.table.vocab_size:
-                return self._finish_foretold(step, step.run, tokens, output.logprobs)
-            self._end_run(step.run, step.items.start)
-        errors = self._drop_failed(step, output)
-        self._extend(step.items, step.batch)
+        tokens = output.tokens.astype(np.int32, copy=False)
+        if self._goes_as_foretold(step, output, tokens):
+            frame = self._finish_foretold(step, step.batch, tokens, output.logprobs)
+        else:
+            frame = self._finish(step, step.batch, tokens, output)
+        if self._unfinished:
+            self._tell_next(self._unfinished[0], tokens)
+        return frame
+
+    def _tell_next(self, step: Step, tokens: NDArray[np.int32]) -> None:
+        """The step that was begun ahead hears what the one before it made of its sequences."""
+        table = self.table
+        if step.batch is None:
+            return
+        step.batch.learn(tokens)
+        if step.pending_slots is not None:
+            table.pending_row[step.pending_slots] = np.arange(len(step.pending_slots))
+        ended = table.finished[step.items.slots]
+        if not ended.any():
+            return
+        if step.run is not None and step.run is self._run:
+            self._end_run(step.run)
+        self._last = None
+        step.keep = ~ended
+        step.items.select(step.keep)
+
+    def _goes_as_foretold(self, step: Step, output: StepOutput, tokens: NDArray[np.int32]) -> bool:
+        if step.run is None or step.run is not self._run:
+            return False
+        return not (output.failed or output.errors) and int(tokens.view(np.uint32).max()) < self.table.vocab_size
+
+    def _finish(self, step: Step, batch: StepInput, tokens: NDArray[np.int32], output: StepOutput) -> Rows:
+        """The long way."""
+        if step.run is not None and step.run is self._run:
+            self._end_run(step.run)
+        if step.pending_slots is not None:
+            self.table.pending_row[step.pending_slots] = UNKNOWN
+        failed = self._failed(batch, tokens, output)
+        rows = np.arange(len(batch.sampled))
+        if step.keep is not None:
+            new_index = np.cumsum(step.keep) - 1
+            failed = {int(new_index[index]): reason for index, reason in failed.items() if step.keep[index]}
+            batch, rows = only(batch, step.keep)
+        if failed:
+            self._last = None
+            for index, reason in failed.items():
+                self.table.finished[step.items.slots[index]] = True
+                step.errors.append(RowError(int(step.items.sequences[index]), reason))
+        self._extend(step.items, batch)
         if output.spoiled_blocks:
             self.ledger.forget(np.array(output.spoiled_blocks, dtype=np.int32))
-        rows = np.arange(len(step.batch.sampled))
-        if errors:
-            step.errors.extend(errors)
-            alive = ~self.table.finished[step.items.slots[step.batch.sampled]]
-            rows = rows[alive]
-        self._last = step.items, step.batch
-        return self._frame(step, output, rows, step.batch.sampled[rows])
+        alive = np.array([index not in failed for index in batch.sampled.tolist()], dtype=np.bool_)
+        return self._frame(step, batch.sampled[alive], rows[alive], tokens, output.logprobs)
 
-    def _frame(self, step: Step, output: StepOutput, rows: NDArray[np.int64], sampled: NDArray[np.int32]) -> Rows:
-        slots = step.items.slots[sampled]
-        tokens = output.tokens[rows].astype(np.int32, copy=False)
+    def _frame(
+        self,
+        step: Step,
+        sampled: NDArray[np.int32],
+        rows: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        all_logprobs: list[RowLogprobs | None],
+    ) -> Rows:
+        """sampled: indices of the step's items. rows: theirs of the engine's output."""
+        slots, positions, tokens = step.items.slots[sampled], step.items.position[sampled], tokens[rows]
         prefix_hashes = self.table.prefix_hash[slots]
-        self.table.add_outputs(slots, tokens)
+        self.table.add_outputs(slots, tokens, positions + 1)
         logprobs: list[RowLogprobs | None] = []
-        if any(entry is not None for entry in output.logprobs):
-            logprobs = [output.logprobs[row] for row in rows.tolist()]
+        if any(entry is not None for entry in all_logprobs):
+            logprobs = [all_logprobs[row] for row in rows.tolist()]
         return Rows(
             worker=self.worker,
             epoch=step.epoch,
             step=step.number,
             sequences=step.items.sequences[sampled].tobytes(),
-            positions=step.items.position[sampled].tobytes(),
+            positions=positions.tobytes(),
             tokens=tokens.tobytes(),
             prefix_hashes=prefix_hashes.tobytes(),
             logprobs=logprobs,
@@ -162,15 +250,18 @@ class PlanExecutor:
         )
 
     def _finish_foretold(
-        self, step: Step, run: DecodeRun, tokens: NDArray[np.int32], logprobs: list[RowLogprobs | None]
+        self, step: Step, batch: StepInput, tokens: NDArray[np.int32], logprobs: list[RowLogprobs | None]
     ) -> Rows:
         """finish for a step of a run, without errors."""
-        full = run.extend()
+        run = step.run
+        if run is None:
+            raise ValueError("the step is of no run")
+        prefix_hashes, full = run.extend(batch)
         if len(full):
-            self._fill_blocks(run.slots[full], run.batch.positions[full], run.prefix_hashes[full])
-        if not run.add_outputs(tokens):
-            self._end_run(run, run.batch.context_lens)
-            self.table.add_outputs(run.slots, tokens)
+            self._fill_blocks(run.slots[full], batch.positions[full], prefix_hashes[full])
+        if not run.add_outputs(batch, tokens):
+            self._end_run(run)
+            self.table.add_outputs(run.slots, tokens, batch.output_positions + 1)
         return Rows(
             worker=self.worker,
             epoch=step.epoch,
@@ -178,32 +269,25 @@ class PlanExecutor:
             sequences=run.key,
             positions=step.items.position.tobytes(),
             tokens=tokens.tobytes(),
-            prefix_hashes=run.prefix_hashes.tobytes(),
+            prefix_hashes=prefix_hashes.tobytes(),
             logprobs=logprobs if any(entry is not None for entry in logprobs) else [],
             errors=step.errors,
         )
 
-    def _drop_failed(self, step: Step, output: StepOutput) -> list[RowError]:
-        """Finish the sequences that the engine failed on, by batch index, by row, or by an id out of range."""
-        batch = step.batch
+    def _failed(self, batch: StepInput, tokens: NDArray[np.int32], output: StepOutput) -> dict[int, str]:
+        """The sequences that the engine failed on, by batch index, by row, or by an id out of range, and why."""
         reasons = dict(output.failed)
-        if batch is None:
-            return []
         for row, reason in output.errors.items():
             reasons.setdefault(int(batch.sampled[row]), reason)
-        tokens = output.tokens
         if len(tokens) and not (0 <= int(tokens.min()) and int(tokens.max()) < self.table.vocab_size):
             for row in np.flatnonzero((tokens < 0) | (tokens >= self.table.vocab_size)).tolist():
                 reasons.setdefault(int(batch.sampled[row]), f"the engine sampled {int(tokens[row])}, which is no token")
-        for index in reasons:
-            self.table.finished[step.items.slots[index]] = True
-        return [RowError(int(step.items.sequences[index]), reason) for index, reason in reasons.items()]
+        return reasons
 
     # ---- what the KV holds now --------------------------------------------------------------------------------------
 
     def _extend(self, items: Items, batch: StepInput) -> None:
         """Take the computed tokens into prefix hashes, tails and the ledger."""
-        table = self.table
         if len(batch.token_ids) == len(items):
             self._extend_by_one(items.slots, items.start, batch.token_ids)
         else:
@@ -215,7 +299,6 @@ class PlanExecutor:
             for index in np.flatnonzero(~single).tolist():
                 first, last = batch.cu_seqlens_q[index], batch.cu_seqlens_q[index + 1]
                 self._extend_by_many(int(items.slots[index]), int(items.start[index]), batch.token_ids[first:last])
-        table.num_computed[items.slots] = batch.context_lens
 
     def _extend_by_one(self, slots: NDArray[np.int64], start: NDArray[np.int32], token_ids: NDArray[np.int32]) -> None:
         table = self.table

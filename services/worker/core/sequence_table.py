@@ -22,12 +22,18 @@ FIRST_CAPACITY = 64
 class SequenceTable:
     """Columns over slots; only these classes of services.worker.core write them.
 
-    block_tables: int32 [capacity, max_blocks], 0 beyond num_blocks. num_computed: tokens whose KV is written.
-    prefix_hash: uint32, CRC of these tokens. tail: int32 [capacity, block_size], the ids in the block being filled;
-    parents: uint8 [capacity, HASH_BYTES], the hash of the block before that one.
-    last_token: the token sampled last in this epoch, -1 before. finished: ended here by EOS, stop token, length or an
-    error; later plans that still hold the sequence are skipped (rule 8). rows: RowSampling objects, None in slots that
-    hold no sequence or a rejected one.
+    As of the newest step that is begun:
+    block_tables: int32 [capacity, max_blocks], 0 beyond num_blocks. num_computed: tokens whose KV is written then.
+    num_outputs: tokens that are sampled then. pending_row: the row of a running step that samples the last of them, -1
+    if it is known.
+
+    As of the newest step that is finished:
+    prefix_hash: uint32, CRC of the tokens whose KV is written. tail: int32 [capacity, block_size], the ids in the block
+    being filled; parents: uint8 [capacity, HASH_BYTES], the hash of the block before that one. last_token: the token
+    sampled last in this epoch, -1 before. finished: ended here by EOS, stop token, length or an error; later plans that
+    still hold the sequence are skipped (rule 8).
+
+    rows: RowSampling objects, None in slots that hold no sequence or a rejected one.
     """
 
     def __init__(self, ledger: BlockLedger, block_size: int, max_model_len: int, vocab_size: int) -> None:
@@ -118,11 +124,23 @@ class SequenceTable:
         self.block_tables[slots[item], self.num_blocks[slots[item]] + within] = blocks
         self.num_blocks[slots[growing]] += counts
 
-    def add_outputs(self, slots: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
-        """One sampled token for each slot; finishes those which end with it (EOS, stop token, length)."""
-        self.last_token[slots] = tokens
-        counts = self.num_outputs[slots] + 1
+    def have_ended(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Those of which nothing more is computed: they are finished, or will be with the running step."""
+        is_last = (self.pending_row[slots] >= 0) & (self.num_outputs[slots] >= self.max_tokens[slots])
+        return self.finished[slots] | is_last
+
+    def add_step(self, slots: NDArray[np.int64], context_lens: NDArray[np.int32]) -> None:
+        """A step is begun that writes KV up to these lengths."""
+        self.num_computed[slots] = context_lens
+
+    def add_pending(self, slots: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
+        """A step is begun whose rows sample one token for each slot, the counts-th output."""
         self.num_outputs[slots] = counts
+        self.pending_row[slots] = np.arange(len(slots))
+
+    def add_outputs(self, slots: NDArray[np.int64], tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+        """One token for each slot, the counts-th; finishes those which end with it (EOS, stop token, length)."""
+        self.last_token[slots] = tokens
         enders = (self.enders[slots] == tokens[:, None]).any(axis=1) & (counts > self.min_tokens[slots])
         self.finished[slots] |= enders | (counts >= self.max_tokens[slots])
         if self.histories or self.many_enders:
@@ -169,6 +187,7 @@ class SequenceTable:
         self._slots[sequence] = slot
         self.num_blocks[slot] = 0
         self.last_token[slot] = -1
+        self.pending_row[slot] = -1
         self.enders[slot] = -1
         self.prefix_hash[slot] = 0
         return slot
@@ -192,6 +211,7 @@ class SequenceTable:
         self.num_computed: NDArray[np.int32] = column("num_computed", np.int32)
         self.num_prompt: NDArray[np.int32] = column("num_prompt", np.int32)
         self.num_outputs: NDArray[np.int32] = column("num_outputs", np.int32)
+        self.pending_row: NDArray[np.int32] = column("pending_row", np.int32)
         self.last_token: NDArray[np.int32] = column("last_token", np.int32)
         self.max_tokens: NDArray[np.int32] = column("max_tokens", np.int32)
         self.min_tokens: NDArray[np.int32] = column("min_tokens", np.int32)

@@ -36,6 +36,8 @@ class StepInput:
     this step's are written, block_tables: int32 [S, B] padded with 0. sampled: int32 [R] indices into the S sequences,
     whose last token's logits are sampled as rows[r] says. output_positions: int32 [R] output position of each sampled
     token (0 for a sequence's first); with the row's seed it keys the random numbers.
+    carried: int32 [T], for tokens that the step before samples and has not told yet: in which of its rows; -1 for those
+    that are known, and None if all are. token_ids are -1 there.
     """
 
     token_ids: NDArray[np.int32]
@@ -47,6 +49,14 @@ class StepInput:
     sampled: NDArray[np.int32]
     output_positions: NDArray[np.int32]
     rows: list[RowSampling]
+    carried: NDArray[np.int32] | None = None
+
+    def learn(self, tokens: NDArray[np.int32]) -> None:
+        """Take in the tokens of the step before: then all are known. tokens: int32, its rows'."""
+        if self.carried is not None:
+            places = np.flatnonzero(self.carried >= 0)
+            self.token_ids[places] = tokens[self.carried[places]]
+            self.carried = None
 
 
 @dataclass(slots=True)

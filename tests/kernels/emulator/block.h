@@ -23,7 +23,8 @@ constexpr int kMaxThreads = 1024, kWarp = 32, kBarriers = 16;
 // What lies behind dynamic shared memory, and must be found again: so many bytes of this value.
 constexpr int kBehind = 1024, kUntouched = 0x5a;
 
-enum Turns : int32_t { kForward = 0, kBackward = 1, kRandom = 2 };
+// kAhead: a warp goes on as long as it can before another one does, the last warp first.
+enum Turns : int32_t { kForward = 0, kBackward = 1, kRandom = 2, kAhead = 3 };
 
 // Mirrored in module.py. poison: the byte that shared memory is full of when a block begins.
 struct Schedule {

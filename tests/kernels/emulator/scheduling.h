@@ -64,7 +64,7 @@ inline void Block::run(uint3 which, void (*kernel)()) {
   std::vector<Fiber*> all;
   for (auto& fiber : fibers_) all.push_back(fiber.get());
   make_ready(std::move(all));
-  Fiber* first = ready_[first_ready_++];
+  Fiber* first = next();
   running = first;
   releases(&started_);
   goes_on(first->watched);
@@ -106,6 +106,10 @@ inline void Block::make_ready(Fiber* fiber) {
 
 inline void Block::make_ready(std::vector<Fiber*> fibers) {
   if (schedule_.order == kBackward) std::reverse(fibers.begin(), fibers.end());
+  if (schedule_.order == kAhead)  // next() takes the last one
+    std::sort(fibers.begin(), fibers.end(), [](Fiber* a, Fiber* b) {
+      return a->warp != b->warp ? a->warp < b->warp : a->lane > b->lane;
+    });
   for (Fiber* fiber : fibers) make_ready(fiber);
 }
 
@@ -119,6 +123,11 @@ __attribute__((noinline, no_sanitize("thread"))) inline void Block::go_on(Fiber*
 
 // Who is to go on when the running fiber waits, or has ended. nullptr: the launcher.
 inline Fiber* Block::next() {
+  if (schedule_.order == kAhead && !ready_.empty()) {
+    Fiber* newest = ready_.back();
+    ready_.pop_back();
+    return newest;
+  }
   if (first_ready_ < ready_.size()) {
     Fiber* next = ready_[first_ready_++];
     if (first_ready_ > kMaxThreads) ready_.erase(ready_.begin(), ready_.begin() + first_ready_), first_ready_ = 0;

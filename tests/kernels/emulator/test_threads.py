@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.kernels.emulator import probes
-from tests.kernels.emulator.module import BACKWARD, RANDOM, SCHEDULES, Schedule
+from tests.kernels.emulator.module import AHEAD, BACKWARD, RANDOM, SCHEDULES, Schedule
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -45,6 +45,15 @@ def test_threads_take_turns_forward_and_backward() -> None:
     assert turns(Schedule(BACKWARD)) == [list(range(70))[::-1]] * 2
     assert turns_of_blocks(Schedule()) == list(range(24))
     assert turns_of_blocks(Schedule(BACKWARD)) == list(range(24))[::-1]
+
+
+def test_one_warp_gets_as_far_ahead_as_it_can() -> None:
+    first, second, third = list(range(64, 70)), list(range(32, 64)), list(range(32))
+    assert turns(Schedule(AHEAD)) == [first + second + third] * 2
+    order, counter = torch.full((128,), -1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    module = probes.load("threads", Schedule(AHEAD))
+    module.launch("tokenbus::turns_around_a_shuffle", (1, 1, 1), (64, 1, 1), (order, counter))
+    assert order.tolist() == second * 2 + third * 2
 
 
 def test_random_turns_differ_by_their_seed_and_can_be_had_again() -> None:

@@ -75,7 +75,7 @@ INSTANCES: dict[str, list[str]] = {
         for is_right in ("true", "false")
     ],
     "shared_memory": ["as_found", "write_at", "two_variables"],
-    "threads": ["built_ins", "turns_of_threads", "turns_of_blocks", "atomics"],
+    "threads": ["built_ins", "turns_of_threads", "turns_around_a_shuffle", "turns_of_blocks", "atomics"],
 }
 
 

@@ -26,6 +26,13 @@ __global__ void turns_of_threads(int* turns, int* counters) {
   turns[blockDim.x + atomicAdd(&counters[1], 1)] = threadIdx.x;
 }
 
+// The order in which whole warps come to a shuffle and leave it: turns: [2 threads]; counter: zero.
+__global__ void turns_around_a_shuffle(int* turns, int* counter) {
+  turns[atomicAdd(counter, 1)] = threadIdx.x;
+  __shfl_xor_sync(0xffffffffu, 0, 1);
+  turns[atomicAdd(counter, 1)] = threadIdx.x;
+}
+
 // The order in which blocks run. turns: [blocks]; counter: zero.
 __global__ void turns_of_blocks(int* turns, int* counter) { turns[atomicAdd(counter, 1)] = block_of_grid(); }
 

@@ -16,12 +16,13 @@ from services.worker.core.stuck_clock import StuckClock
 from services.worker.core.token_costs import TokenCosts
 from services.worker.device_metrics import measure_device
 from services.worker.engine.interface import Engine
-from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome, StepDone
+from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpened, Outcome
 from services.worker.frame_sender import FrameSender
 from services.worker.kernel_build import told_build
 from services.worker.loading import load_engine
 from services.worker.metrics import WorkerMetrics
 from services.worker.native_threads import run_in_native_thread
+from services.worker.step_runner import StepDone
 from services.worker.watchdog import keep_watch
 from shared import subjects
 from shared.block_hash import HASH_BYTES

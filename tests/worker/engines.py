@@ -1,5 +1,6 @@
 """Engines for the worker's tests: what they compute depends on the KV they find, as a model's does."""
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ VOCAB_SIZE = 1000
 BLOCK_SIZE = 4
 NUM_BLOCKS = 256
 MAX_MODEL_LEN = 128
+LIMIT_S = 20.0
 
 
 class MemoryEngine:
@@ -67,6 +69,51 @@ class MemoryEngine:
         blocks = batch.block_tables[index, : -(-length // BLOCK_SIZE)]
         slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)[:length]
         return [int(token) for token in self.kv[slots]]
+
+
+class PipelinedMemoryEngine(MemoryEngine):
+    """Computes a step when it is launched; nobody hears of it before may_tell is set. num_launched, num_told: steps."""
+
+    def __init__(self, num_swap_slots: int = 0) -> None:
+        super().__init__(num_swap_slots)
+        self.may_tell = threading.Event()
+        self.may_tell.set()
+        self.num_launched = self.num_told = 0
+        self._tokens = np.zeros(NUM_BLOCKS, dtype=np.int32)
+
+    def launch(self, batch: StepInput) -> "MemoryStep":
+        """See PipelinedEngine."""
+        self.num_launched += 1
+        if batch.carried is not None:
+            batch = replace(batch, token_ids=batch.token_ids.copy())
+            batch.learn(self._tokens)
+        try:
+            output = self.step(batch)
+        except Exception as error:
+            return MemoryStep(self, error)
+        self._tokens[: len(output.tokens)] = output.tokens
+        return MemoryStep(self, output)
+
+
+class MemoryStep:
+    """See Launched."""
+
+    def __init__(self, engine: PipelinedMemoryEngine, outcome: StepOutput | Exception) -> None:
+        self._engine = engine
+        self._outcomes = [outcome]
+
+    def wait(self) -> None:
+        """Raises what went wrong, as a device does; and keeps nothing of it, as it would keep itself."""
+        assert self._engine.may_tell.wait(LIMIT_S)
+        self._engine.num_told += 1
+        if isinstance(self._outcomes[0], Exception):
+            raise self._outcomes.pop()
+
+    def output(self) -> StepOutput:
+        """What came of it."""
+        (outcome,) = self._outcomes
+        assert isinstance(outcome, StepOutput)
+        return outcome
 
 
 def next_token(context: list[int]) -> int:

@@ -13,9 +13,9 @@ from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine, FakeMode
 from services.worker.engine.interface import Engine, StepInput, StepOutput
 from services.worker.engine.isolation import EngineBroken
-from services.worker.engine_thread import MAX_FAILURES_IN_A_ROW
 from services.worker.metrics import WorkerMetrics
 from services.worker.service import Worker
+from services.worker.step_runner import MAX_FAILURES_IN_A_ROW
 from shared import subjects
 from shared.bus.client import Bus
 from shared.bus.nats_log import DEFAULT_MAX_BYTES, NatsLog
@@ -222,7 +222,7 @@ async def test_a_dying_engine_ends_the_process(nats_server: NatsServer) -> None:
     def lose_the_device(batch: StepInput) -> StepOutput:
         raise RuntimeError("device lost")
 
-    engine.step = lose_the_device  # type: ignore[method-assign]
+    engine.step = engine.launch = lose_the_device  # type: ignore[method-assign, assignment]
     with pytest.raises(EngineBroken):
         async with shard(nats_server, engine) as running:
             await running.ask(2 * MAX_FAILURES_IN_A_ROW)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from services.worker.core.stuck_clock import StuckClock
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.interface import Launched, StepInput, StepOutput
 from services.worker.service import EngineStuck
 from shared.messages.pipeline import Fence
 from tests.servers import NatsServer
@@ -24,14 +24,26 @@ class Gate:
         self.open = threading.Event()
         self.open.set()
         self.num_held = 0
-        self._step = self.engine.step
-        self.engine.step = self.step  # type: ignore[method-assign]
+        self._launch = self.engine.launch
+        self.engine.launch = self.launch  # type: ignore[method-assign, assignment]
 
-    def step(self, batch: StepInput) -> StepOutput:
-        if not self.open.is_set():
-            self.num_held += 1
-            self.open.wait(LIMIT_S)
-        return self._step(batch)
+    def launch(self, batch: StepInput) -> "HeldStep":
+        return HeldStep(self, self._launch(batch))
+
+
+class HeldStep:
+    def __init__(self, gate: Gate, step: Launched) -> None:
+        self._gate = gate
+        self._step = step
+
+    def wait(self) -> None:
+        if not self._gate.open.is_set():
+            self._gate.num_held += 1
+            self._gate.open.wait(LIMIT_S)
+        self._step.wait()
+
+    def output(self) -> StepOutput:
+        return self._step.output()
 
 
 def state_of(running: Shard) -> tuple[bool, object]:

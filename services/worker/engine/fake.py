@@ -56,14 +56,21 @@ class FakeEngine:
         self._mode = mode
         self._token_ids = token_ids
         self._wishes = _Wishes([])
+        self._busy_until_s = 0.0
         self._entropy = np.random.Generator(np.random.SFC64())
 
     def warm_up(self) -> None:
         """Nothing to warm up."""
 
     def step(self, batch: StepInput) -> StepOutput:
-        """Draw one token a row, then sleep until the step's time is over."""
-        until_s = time.perf_counter() + self._step_s
+        """See Engine."""
+        launched = self.launch(batch)
+        launched.wait()
+        return launched.output()
+
+    def launch(self, batch: StepInput) -> "FakeStep":
+        """Draw one token a row. Its time begins when that of the step before it is over."""
+        self._busy_until_s = max(self._busy_until_s, time.perf_counter()) + self._step_s
         if batch.rows is not self._wishes.rows:
             self._wishes = _Wishes(batch.rows)
         wishes = self._wishes
@@ -74,10 +81,7 @@ class FakeEngine:
         logprobs: list[RowLogprobs | None] = []
         if wishes.has_logprobs:
             logprobs = [self._logprobs(int(token), row) for token, row in zip(tokens, batch.rows, strict=True)]
-        remaining_s = until_s - time.perf_counter()
-        if remaining_s > 0:
-            time.sleep(remaining_s)
-        return StepOutput(tokens, logprobs)
+        return FakeStep(self._busy_until_s, StepOutput(tokens, logprobs))
 
     def swap(self, swaps: Swaps) -> None:
         """Nothing: tokens owe nothing to blocks."""
@@ -104,6 +108,24 @@ class FakeEngine:
         top_ids = (token, *others)[:wanted]
         halves = tuple(-(rank + 1) * float(np.log(2.0)) for rank in range(len(top_ids)))
         return RowLogprobs(-float(np.log(2.0)), 1, top_ids, halves)
+
+
+class FakeStep:
+    """See Launched."""
+
+    def __init__(self, until_s: float, output: StepOutput) -> None:
+        self._until_s = until_s
+        self._output = output
+
+    def wait(self) -> None:
+        """Sleep until the step's time is over."""
+        remaining_s = self._until_s - time.perf_counter()
+        if remaining_s > 0:
+            time.sleep(remaining_s)
+
+    def output(self) -> StepOutput:
+        """Its tokens."""
+        return self._output
 
 
 class _Wishes:

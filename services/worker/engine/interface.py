@@ -4,7 +4,7 @@ An engine owns the KV tensors and the sampler; it knows nothing of epochs, plans
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,25 @@ class Engine(Protocol):
 
     def swap(self, swaps: Swaps) -> None:
         """Move blocks out and back; a step that is called next finds all of it done."""
+
+
+class Launched(Protocol):
+    """A step that an engine computes."""
+
+    def wait(self) -> None:
+        """Until it is computed; from any thread."""
+
+    def output(self) -> StepOutput:
+        """What came of it, once it is waited for."""
+
+
+@runtime_checkable
+class PipelinedEngine(Engine, Protocol):
+    """An engine that takes a step while the one before it runs: a device with a queue."""
+
+    def launch(self, batch: StepInput) -> Launched:
+        """Begin the step, after those that were begun before it. Its output may be asked for after that of the step
+        before it, and before the one after the next is begun."""
 
 
 class ModelEngine(Engine, Protocol):

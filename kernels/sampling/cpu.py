@@ -39,11 +39,11 @@ def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) ->
     """
     vocab_size = logits.shape[1]
     greedy_tokens = logits.argmax(dim=-1)
-    # one NaN or infinity makes the sum one, and a sum costs a tenth of a look at each number
+    # one NaN or infinity makes the sum one, and a sum costs a tenth of a look at each number; large numbers may, too
     finite = torch.isfinite(logits.sum(dim=-1)).tolist()
     result = Sampled(tokens=greedy_tokens.numpy().astype(np.int32), logprobs=[None] * len(rows))
     for index, (row, position) in enumerate(zip(rows, positions.tolist(), strict=True)):
-        if not finite[index]:
+        if not (finite[index] or torch.isfinite(logits[index]).all()):
             result.errors[index] = NOT_FINITE
             continue
         stranger = id_out_of_range(row, position, vocab_size)
@@ -51,7 +51,7 @@ def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) ->
             result.errors[index] = out_of_range(stranger, vocab_size)
             continue
         num_top = row.sampling.logprobs
-        raw = None if num_top is None else logits[index].log_softmax(dim=-1)
+        raw = None if num_top is None else log_softmax(logits[index])
         changed = _modify(logits[index], row, position)
         if changed or not is_greedy(row.sampling):
             token = _choose(logits[index], row, position)
@@ -62,6 +62,11 @@ def sample(logits: Tensor, rows: Sequence[Row], positions: NDArray[np.int32]) ->
         if raw is not None and num_top is not None:
             result.logprobs[index] = token_logprobs(raw, int(result.tokens[index]), num_top)
     return result
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """float32 [vocabulary] to float32 [vocabulary], finite also where a distance between logits is not."""
+    return logits.log_softmax(dim=-1).clamp_(min=torch.finfo(torch.float32).min)
 
 
 def _modify(logits: Tensor, row: Row, position: int) -> bool:

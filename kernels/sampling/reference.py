@@ -31,8 +31,9 @@ def gumbel(seed: int, position: int, token: int) -> np.float32:
 
 
 def log_softmax(logits: Array) -> Array:
-    """float32 [vocabulary] to float32 [vocabulary]."""
-    shifted = logits - logits.max()
+    """float32 [vocabulary] to float32 [vocabulary], finite also where a distance between logits is not."""
+    with np.errstate(over="ignore"):
+        shifted = np.maximum(logits - logits.max(), np.finfo(np.float32).min)
     log_probabilities: Array = shifted - np.log(np.exp(shifted).sum())
     return log_probabilities
 

@@ -4,11 +4,12 @@
 
 namespace tokenbus {
 
-// A negative log-probability: that of the token at a distance below the largest logit.
+// A negative log-probability: that of the token at a distance below the largest logit. Finite, also where that is not:
+// each of a row's tokens can be listed.
 struct Loss {
   float most, log_mass;
 
-  __device__ __forceinline__ float operator()(float logit) const { return most - logit + log_mass; }
+  __device__ __forceinline__ float operator()(float logit) const { return fminf(most - logit + log_mass, -kLowest); }
 };
 
 // Where a row's report goes.

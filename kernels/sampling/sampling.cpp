@@ -158,10 +158,11 @@ int draw_filtered(const Row& row, const RowParameters& parameters, int likeliest
   return token;
 }
 
-// raw = log-softmax of the logits, of which this is the largest
+// raw = log-softmax of the logits, of which this is the largest; finite, also where a distance between logits is not
 void log_softmax(const Row& row, float most, const Row& raw) {
+  const lanes::Floats lowest = lanes::Floats{} + std::numeric_limits<float>::lowest();
   for_each_register(row, most, [&](lanes::Floats values, int first) {
-    lanes::store_some(raw.values + first, values - most, row.size - first);
+    lanes::store_some(raw.values + first, lanes::larger(values - most, lowest), row.size - first);
   });
   const Place everything{-lanes::kInfinity, INT_MAX};
   const float log_mass = static_cast<float>(std::log(masses<lanes::Floats>(raw, everything, everything).all));

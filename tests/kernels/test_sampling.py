@@ -213,6 +213,22 @@ def test_logprobs_are_those_of_the_raw_logits(sample: Sample, num_top: int, para
     assert result.logprobs[1] is None
 
 
+def test_logprobs_are_finite_however_far_apart_logits_are(sample: Sample) -> None:
+    logits = np.array([3.4e38, -3.4e38, 3.3e38, 0.0, -3.4e38, -3.3e38], dtype=np.float32)
+    batch = [
+        row(temperature=0.0, logprobs=6),
+        row(temperature=0.0, allowed_token_ids=(4,), logprobs=4),
+        row(seed=1, logprobs=1),
+    ]
+    result = sample(logits, *batch)
+    assert result.errors == {}
+    assert result.tokens.tolist() == [0, 4, 0]
+    for report, token, num_top in zip(result.logprobs, (0, 4, 0), (6, 4, 1), strict=True):
+        expected = reference.token_logprobs(logits, token, num_top)
+        assert report == expected
+        assert np.isfinite(expected.logprob) and np.isfinite(expected.top_logprobs).all()
+
+
 def test_the_greedy_token_has_rank_one_even_in_a_tie(sample: Sample) -> None:
     logits = np.array([1.0, 5.0, 5.0], dtype=np.float32)
     report = sample(logits, row(temperature=0.0, logprobs=2)).logprobs[0]

@@ -97,7 +97,8 @@ class QuantMatmul:
     ) -> None:
         """out = x * weights + bias, summed up in float32 and rounded once.
 
-        out: dtype [T, num_columns]; x: dtype [T, num_inputs]; bias: dtype [num_columns]; all contiguous.
+        out: dtype [T, num_columns]; x: dtype [T, num_inputs], or as many as the weights' order takes from; bias: dtype
+        [num_columns]; all contiguous.
         """
         num_rows = len(x)
         if not num_rows:
@@ -123,8 +124,8 @@ class QuantMatmul:
 
     def _take(self, x: Tensor, order: Tensor, workspace: Workspace) -> Tensor:
         """x with its inputs in another order."""
-        num_rows, n = x.shape
+        (num_rows, width), n = x.shape, len(order)
         blocks = -(-n // (_TAKE_THREADS * _TAKE_STEP))
-        arguments = (workspace.taken, x, order, np.int32(n))
+        arguments = (workspace.taken, x, order, np.int32(n), np.int32(width))
         self._module.launch(TAKE_INPUTS, (num_rows, blocks, 1), (_TAKE_THREADS, 1, 1), arguments)
         return workspace.taken

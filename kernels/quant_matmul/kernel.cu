@@ -6,18 +6,19 @@ namespace tokenbus {
 
 constexpr int kTakeThreads = 256;
 
-// out[row][i] = x[row][order[i]], 16-bit numbers of any kind: inputs in the order of their groups. n: a multiple of 8.
-// The grid: rows, ceil(n / 2048).
-__global__ void __launch_bounds__(kTakeThreads) take_inputs(uint16_t* out, const uint16_t* x, const int32_t* order, int n) {
+// out[row][i] = x[row][order[i]], 16-bit numbers of any kind: inputs in the order of their groups. out has n of them in a
+// row, a multiple of 8; x has width. The grid: rows, ceil(n / 2048).
+__global__ void __launch_bounds__(kTakeThreads)
+    take_inputs(uint16_t* out, const uint16_t* x, const int32_t* order, int n, int width) {
   const int at = (blockIdx.y * kTakeThreads + threadIdx.x) * 8;
   if (at >= n) return;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
   uint16_t taken[8];
 #pragma unroll
   for (int i = 0; i < 8; i++) taken[i] = x[row + order[at + i]];
   uint4 bytes;
   memcpy(&bytes, taken, sizeof bytes);
-  *reinterpret_cast<uint4*>(out + row + at) = bytes;
+  *reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.x) * n + at) = bytes;
 }
 
 }  // namespace tokenbus

@@ -11,7 +11,8 @@ tiles, and of each the inputs 8 (l % 4) to 8 (l % 4) + 7.
              scales   float32 [columns]
 
 Columns are filled up with zeros to a multiple of 32. Where a group's inputs lie anywhere (desc_act), the inputs are
-reordered so that each group's are neighbours, and the launcher takes the rows' values in that order.
+reordered so that each group's are neighbours, and the launcher takes the rows' values in that order. Where a group has
+lost inputs to another rank, it is filled up with weights of zero.
 """
 
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ Encoding = Literal["int4", "int8", "fp8"]
 
 CHUNK = 32
 GROUP_SIZES = (32, 64, 128)
+_MOST_FILLED = 3  # times the inputs: with more of them, plain weights of 16 bits would be fewer bytes
 _TILES, _TILE = 4, 8
 _QUADS, _INPUTS = 4, 8  # of lanes that share a column, and the inputs that each has
 
@@ -34,7 +36,7 @@ class PackedWeights:
     """Weights [num_columns, num_inputs] in this layout.
 
     group_size: inputs that share a scale; a chunk's for 8 bits, whose scales are a column's. zeros: None for 8 bits.
-    order: int32 [num_inputs], None for the inputs as they are.
+    order: int32 [num_inputs], which input of a row each weight multiplies; None for the inputs as they are.
     """
 
     encoding: Encoding
@@ -83,6 +85,34 @@ def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor, group_of: Tensor) ->
         zeros=_int4_zeros(_filled(zeros)),
         order=None if is_in_order else order.to(torch.int32),
     )
+
+
+def pack_uneven_int4(codes: Tensor, scales: Tensor, zeros: Tensor, group_of: Tensor) -> PackedWeights:
+    """pack_int4 for any number of inputs in each group, such as those that a cut leaves to it.
+
+    Groups become several of 128, 64 or 32 inputs with the same scale, whichever of these divides them all. If none
+    does, they are filled up to multiples of 32 with weights of zero; these multiply input 0, which is there. Raises
+    ValueError where that would be too many, and for sizes that the kernels cannot.
+    """
+    k = codes.shape[1]
+    sizes = group_of.bincount(minlength=scales.shape[1])
+    size = next((size for size in reversed(GROUP_SIZES) if not (sizes % size).any()), CHUNK)
+    parts = -(-sizes // size)
+    room = parts * size
+    num_inputs = int(room.sum())
+    if num_inputs > _MOST_FILLED * k:
+        raise ValueError(f"{k} inputs would be filled up to {num_inputs}")
+    order = group_of.argsort(stable=True)
+    shifts = room.cumsum(0) - room - (sizes.cumsum(0) - sizes)
+    places = torch.arange(k) + shifts[group_of[order]]
+    filled = zeros.repeat_interleave(room, dim=1)
+    filled[:, places] = codes[:, order]
+    taken = torch.zeros(num_inputs, dtype=torch.int64)
+    taken[places] = order
+    scales, zeros = (values.repeat_interleave(parts, dim=1) for values in (scales, zeros))
+    packed = pack_int4(filled, scales, zeros, torch.arange(num_inputs) // size)
+    is_as_it_was = num_inputs == k and torch.equal(taken, torch.arange(k))
+    return packed if is_as_it_was else replace(packed, order=taken.to(torch.int32))
 
 
 def pack_8_bits(values: Tensor, scales: Tensor) -> PackedWeights:

@@ -11,7 +11,8 @@ class GroupedMatrix:
     """4 bits a weight: (codes - zeros of the group) * scales of the group.
 
     codes: uint8 [n_out, n_in], 0 to 15. scales: float16, bfloat16 or float32 [n_out, groups]. zeros: uint8
-    [n_out, groups], 0 to 15. group_of: int64 [n_in], the group of each input; every group has n_in / groups of them.
+    [n_out, groups], 0 to 15. group_of: int64 [n_in], the group of each input; every group has n_in / groups of them,
+    but for parts that cut.take_inputs makes.
     """
 
     codes: Tensor
@@ -21,7 +22,7 @@ class GroupedMatrix:
 
     @property
     def group_size(self) -> int:
-        """Inputs of a group."""
+        """Inputs of a group, where all have as many."""
         return self.codes.shape[1] // self.scales.shape[1]
 
     def dequantise(self) -> Tensor:

@@ -50,6 +50,18 @@ def iter_quantised_weights(
                 raise BadModelFile(model.path, f"{name}: {error}") from error
 
 
+def read_input_groups(model: StoredModel, end: str) -> dict[str, Tensor]:
+    """The group of each input, int64 [n_in], of the matrices whose names end so and whose files say it (desc_act).
+
+    model: as in iter_quantised_weights. Raises BadModelFile, naming the file.
+    """
+    found = quantised_tensors(model.weight_files)
+    with ExitStack() as stack:
+        reader = _Reader(found, {file: _opened(file, stack) for file in model.weight_files})
+        stems = (name.removesuffix("weight") for name in model.config.parameter_shapes() if name.endswith(end))
+        return {f"{stem}weight": reader.tensor(f"{stem}g_idx").long() for stem in stems if f"{stem}g_idx" in found}
+
+
 class _Reader:
     """Tensors by name, from whichever file holds them."""
 

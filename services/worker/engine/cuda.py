@@ -18,7 +18,7 @@ from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
 from services.worker.engine.host_slots import num_slots_in
-from services.worker.engine.interface import StepInput, StepOutput, Swaps
+from services.worker.engine.interface import Launched, StepInput, StepOutput, Swaps
 from services.worker.engine.options import CudaEngineOptions, EngineError, resolve_max_model_len
 from services.worker.engine.spoiled_blocks import find_spoiled_blocks
 from services.worker.engine.warm_up import warm_up_step
@@ -54,8 +54,9 @@ class CudaEngine:
         communicator: Communicator | None = None,
         matrices: dict[str, QuantisedMatrix] | None = None,
     ) -> None:
-        """weights: Hugging Face names and tensors. communicator: of the group that this rank computes the model with.
-        matrices: those that stay quantised, once all weights have come; see iter_weights_but_matrices.
+        """weights: Hugging Face names and tensors. communicator: of the group that this rank computes the model with;
+        then they are this rank's parts, while config is of the whole model. matrices: those that stay quantised, once
+        all weights have come; see iter_weights_but_matrices.
 
         Measures a full step's memory, sizes the KV cache by it, and captures decode steps; each rank does, at the same
         time. Raises EngineError, UnknownArchitecture, WeightsError.
@@ -76,10 +77,7 @@ class CudaEngine:
         cache_dtype = torch.float8_e4m3fn if options.kv_cache_dtype == "fp8" else dtype
         free_before, total = torch.cuda.mem_get_info()
         own = own_config(config, communicator)
-        on_device = (
-            (name, tensor if tensor.is_meta else tensor.to(device))
-            for name, tensor in own_weights(config, weights, communicator)
-        )
+        on_device = ((name, tensor if tensor.is_meta else tensor.to(device)) for name, tensor in weights)
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         num_processors = torch.cuda.get_device_properties(device).multi_processor_count
         limits = Limits(
@@ -137,12 +135,13 @@ class CudaEngine:
         """The engine for a stored model. Raises EngineError where there is no device, or too little memory."""
         if not torch.cuda.is_available():
             raise EngineError("engine cuda finds no CUDA device; --engine cpu needs none")
-        quantization = model.config.quantization
-        if quantization is None or communicator is not None:  # a rank's part is cut from plain weights
-            return cls(model.name, model.version, model.config, iter_weights(model), options, communicator)
+        config = model.config
         matrices: dict[str, QuantisedMatrix] = {}
-        weights = iter_weights_but_matrices(model, quantization, matrices)
-        return cls(model.name, model.version, model.config, weights, options, matrices=matrices)
+        if config.quantization is None:
+            weights = own_weights(config, iter_weights(model), communicator)
+        else:
+            weights = iter_weights_but_matrices(model, config.quantization, matrices, communicator)
+        return cls(model.name, model.version, config, weights, options, communicator, matrices)
 
     def warm_up(self) -> None:
         """Computes a full prefill step, a full decode step and a single row, which write nothing into the cache."""
@@ -152,10 +151,13 @@ class CudaEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         """See Engine."""
-        output = self.forward.run(batch)
-        if output.errors or output.failed:
-            output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
-        return output
+        launched = self.launch(batch)
+        launched.wait()
+        return launched.output()
+
+    def launch(self, batch: StepInput) -> Launched:
+        """See PipelinedEngine."""
+        return _Checked(self.forward.launch(batch), self, batch)
 
     def swap(self, swaps: Swaps) -> None:
         """See Engine. The device is waited for, since what it takes decides whether swapping is worth it."""
@@ -182,6 +184,24 @@ class CudaEngine:
         free, _ = torch.cuda.mem_get_info()
         outside = max(0, free_before - free - torch.cuda.memory_reserved())  # the context, modules, libraries
         return MemoryProfile(total, total - free_before, weights + outside, activations, graphs)
+
+
+class _Checked:
+    """A step that looks for spoiled blocks if a sequence failed in it."""
+
+    def __init__(self, launched: Launched, engine: CudaEngine, batch: StepInput) -> None:
+        self.wait = launched.wait
+        self._launched = launched
+        self._engine = engine
+        self._batch = batch
+
+    def output(self) -> StepOutput:
+        """See Launched."""
+        output = self._launched.output()
+        if output.errors or output.failed:
+            engine = self._engine
+            output.spoiled_blocks = find_spoiled_blocks(engine.forward.kv_cache, engine.block_size, self._batch, output)
+        return output
 
 
 def resolve_cuda_dtype(option: str, config: ModelConfig) -> torch.dtype:

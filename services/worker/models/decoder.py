@@ -13,7 +13,7 @@ from services.worker.models.share import Communicator, Share
 from shared.repository.config import ModelConfig
 
 EMBEDDING_NAME = "model.embed_tokens.weight"
-_HEAD_NAME = "lm_head.weight"
+HEAD_NAME = "lm_head.weight"
 _NUM_EXACT_LOGITS = 16
 
 BuildAttention = Callable[[ModelConfig, Parameters, int], Attention]
@@ -112,7 +112,7 @@ def build_decoder(config: ModelConfig, parameters: Parameters, build_attention: 
         layers=layers,
         final_norm=rms_norm_of(config, parameters, "model.norm.weight"),
         lm_head=Linear(
-            embedding if is_tied else parameters.take(_HEAD_NAME), names=(EMBEDDING_NAME if is_tied else _HEAD_NAME,)
+            embedding if is_tied else parameters.take(HEAD_NAME), names=(EMBEDDING_NAME if is_tied else HEAD_NAME,)
         ),
     )
 

@@ -1,23 +1,26 @@
 """Projections that stay quantised in a device's memory: from the files' matrices to what the kernels multiply with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kernels.cuda.module import LoadKernels
 from kernels.quant_matmul.cuda import QuantMatmul, Workspace
-from kernels.quant_matmul.layout import PackedWeights, pack_8_bits, pack_int4
+from kernels.quant_matmul.layout import PackedWeights, pack_8_bits, pack_uneven_int4
 from services.worker.models.decoder import Decoder
 from services.worker.models.layer_parts import PROJECTIONS, projection, with_projection
 from services.worker.models.layers import Linear
+from services.worker.models.shards import NO_ORDERS, InnerOrders, Place, own_matrix, own_weights
 from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMatrix
 from shared.quantization.scheme import Quantization
-from shared.repository.quantised_weights import iter_quantised_weights, quantised_names
+from shared.repository.quantised_weights import iter_quantised_weights, quantised_names, read_input_groups
 from shared.repository.stored_model import StoredModel
 
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_DOWN = ".down_proj.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +31,42 @@ class PackedLinear(Linear):
 
 
 def iter_weights_but_matrices(
-    model: StoredModel, quantization: Quantization, kept: dict[str, QuantisedMatrix]
-) -> Iterator[tuple[str, Tensor]]:
+    model: StoredModel, quantization: Quantization, kept: dict[str, QuantisedMatrix], place: Place | None = None
+) -> Iterable[tuple[str, Tensor]]:
     """Every parameter once; in the place of a quantised matrix, which goes to kept, a tensor on the meta device.
 
-    Where some of the projections that are fused are plain floats, all of them come dequantised. Raises what
-    iter_weights raises.
+    place: of a group's rank, which gets its own parts of all. Where some of the projections that are fused are plain
+    floats, all of them come dequantised. Raises what iter_weights raises.
     """
     model.verify_weights()
+    orders = NO_ORDERS if place is None else inner_orders(model)
+    cut = partial(own_matrix, model.config, place=place, inner_orders=orders)
+    return own_weights(model.config, _all_but_matrices(model, quantization, kept, cut), place, orders)
+
+
+def inner_orders(model: StoredModel) -> InnerOrders:
+    """Of the feed-forwards whose inner values down has in groups that lie anywhere."""
+    found = {}
+    for name, group_of in read_input_groups(model, _DOWN).items():
+        order = group_of.argsort(stable=True)
+        if not torch.equal(order, torch.arange(len(order))):
+            found[name.removesuffix(_DOWN)] = order
+    return found
+
+
+def _all_but_matrices(
+    model: StoredModel,
+    quantization: Quantization,
+    kept: dict[str, QuantisedMatrix],
+    cut: Callable[[str, QuantisedMatrix], QuantisedMatrix],
+) -> Iterator[tuple[str, Tensor]]:
+    """Whole ones. cut: makes of a matrix what is kept of it."""
     names = quantised_names(model, quantization)
     for name, values in iter_quantised_weights(model, quantization):
         if isinstance(values, Tensor):
             yield name, values
         elif set(_fused_with(name)) <= names:
-            kept[name] = values
+            kept[name] = cut(name, values)
             yield name, torch.empty(model.config.parameter_shapes()[name], device="meta")
         else:
             yield name, values.dequantise()
@@ -82,7 +107,7 @@ def pack_fused(matrices: Sequence[QuantisedMatrix]) -> PackedWeights | None:
                 return None
             parts = ([getattr(matrix, name) for matrix in grouped] for name in ("codes", "scales", "zeros"))
             codes, scales, zeros = (torch.cat(part) for part in parts)
-            return pack_int4(codes, scales, zeros, first.group_of)
+            return pack_uneven_int4(codes, scales, zeros, first.group_of)
         scaled = [matrix for matrix in matrices if isinstance(matrix, ScaledMatrix)]
         values = torch.cat([matrix.values.view(torch.uint8) for matrix in scaled]).view(scaled[0].values.dtype)
         return pack_8_bits(values, torch.cat([matrix.scales for matrix in scaled]))

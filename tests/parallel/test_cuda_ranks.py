@@ -9,13 +9,16 @@ import torch
 
 from kernels.cuda.module import Argument, Dim3, KernelModule
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from kernels.sampling.cpu import sample
+from kernels.sampling.cuda import Sampling
+from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.interface import StepInput
+from services.worker.models.decoder import Decoder
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
 from services.worker.models.shards import own_config, own_weights
+from shared.repository.config import ModelConfig
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
 from tests.engine.conftest import store_tiny_model
@@ -61,20 +64,29 @@ def load(source: Path, instances: Sequence[str]) -> KernelModule:
         return TakingTurns(load_emulated()(source, instances))
 
 
+def sampling_of(vocab_size: int) -> Sampling:
+    return Sampling(load, torch.float32, SamplingLimits(vocab_size, LIMITS.max_num_seqs, 1024, 64))
+
+
 def forward_of(stored: StoredModel, rank: ThreadRank) -> CudaForward:
     config, own = stored.config, own_config(stored.config, rank)
     weights = own_weights(config, iter_weights(stored), rank)
     decoder = builder_of(config.architecture)(own, Parameters(weights, own.parameter_shapes(), torch.bfloat16))
+    return forward_with(decoder.shared(config.vocab_size, rank), own)
+
+
+def forward_with(decoder: Decoder, config: ModelConfig) -> CudaForward:
+    """config: of the rank's part."""
     frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    shape = (own.num_hidden_layers, 2, NUM_BLOCKS, BLOCK_SIZE, own.num_key_value_heads, own.head_dim)
+    shape = (config.num_hidden_layers, 2, NUM_BLOCKS, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
     return CudaForward(
-        decoder.shared(config.vocab_size, rank),
-        own,
+        decoder,
+        config,
         torch.from_numpy(cos_sin_table(frequencies, MAX_MODEL_LEN)),
         torch.full(shape, float("nan"), dtype=torch.bfloat16),
         LIMITS,
         load,
-        sample,
+        sampling_of(stored.config.vocab_size),
     )
 
 

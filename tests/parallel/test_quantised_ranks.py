@@ -6,10 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
-from kernels.sampling.cpu import sample
 from services.worker.engine.cpu import CpuEngine
-from services.worker.engine.cuda_forward import CudaForward
 from services.worker.models.decoder import Decoder
 from services.worker.models.layer_parts import PROJECTIONS, projection
 from services.worker.models.parameters import Parameters
@@ -22,9 +19,9 @@ from shared.repository.inspect import inspect_path
 from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
 from tests.engine.options import Options
-from tests.engine.test_cuda_forward import BLOCK_SIZE, LIMITS, MAX_MODEL_LEN, NUM_BLOCKS, PROMPTS, first_step
+from tests.engine.test_cuda_forward import PROMPTS, first_step
 from tests.parallel.groups import KV_CACHE_BYTES
-from tests.parallel.test_cuda_ranks import load
+from tests.parallel.test_cuda_ranks import forward_with
 from tests.parallel.threads import Meeting, ThreadRank
 from tests.repository.quantised_folders import make_quantised_model
 
@@ -58,12 +55,7 @@ def decoder_of(stored: StoredModel, rank: ThreadRank) -> Decoder:
 
 
 def logits_of(stored: StoredModel, decoder: Decoder, rank: ThreadRank, exact: CpuEngine) -> Tensor:
-    own = own_config(stored.config, rank)
-    frequencies = inverse_frequencies(own.head_dim, own.rope_theta, own.rope_scaling)
-    shape = (own.num_hidden_layers, 2, NUM_BLOCKS, BLOCK_SIZE, own.num_key_value_heads, own.head_dim)
-    cos_sin = torch.from_numpy(cos_sin_table(frequencies, MAX_MODEL_LEN))
-    cache = torch.full(shape, float("nan"), dtype=torch.bfloat16)
-    return CudaForward(decoder, own, cos_sin, cache, LIMITS, load, sample).compute_logits(first_step(exact, PROMPTS))
+    return forward_with(decoder, own_config(stored.config, rank)).compute_logits(first_step(exact, PROMPTS))
 
 
 def exact_and_rounded(stored: StoredModel) -> tuple[CpuEngine, CpuEngine]:

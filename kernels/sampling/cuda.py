@@ -1,6 +1,7 @@
 """Sampling on a device: from logits where they lie to a token a row."""
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,9 @@ def instance(dtype: torch.dtype) -> str:
 class Sampling:
     """For logits of one dtype: float32, bfloat16 or float16. Raises ValueError for another one.
 
-    A step is stage, launch and collect, in this order; launch alone can be part of a graph. The device holds, beside
-    what the limits say, 4 bytes for each token of the vocabulary and row: what bias and penalties make of logits.
+    A step is stage, launch and collect, in this order; launch alone can be part of a graph. Who has better to do than
+    wait calls fetch, and once the device has come to it, read in collect's place. The device holds, beside what the
+    limits say, 4 bytes for each token of the vocabulary and row: what bias and penalties make of logits.
     tokens: int32 [max_rows] on the device, the last launch's, for whoever needs them there.
     """
 
@@ -40,11 +42,23 @@ class Sampling:
         self._dtype = dtype
         self._instance = instance(dtype)
         self.module = load(SOURCE, [self._instance])
-        device = torch.device(device)
+        self._device = torch.device(device)
+        self._shared_bytes = 8 * limits.max_top + 4 * num_mask_words(limits.vocab_size)
+        self.cells = torch.empty((limits.max_rows, limits.vocab_size), dtype=torch.int32, device=self._device)
+        self._allocate()
+
+    def twin(self) -> "Sampling":
+        """Another one, whose step may be staged and launched while nobody has read this one's."""
+        twin = copy(self)
+        twin._allocate()
+        return twin
+
+    def _allocate(self) -> None:
+        """All that a step has of its own; scratch serves one launch after the other."""
+        limits, device = self.limits, self._device
         is_device = device.type == "cuda"
         self._staged = StagedRows(limits, is_pinned=is_device)
         self._num_rows = 0
-        self._shared_bytes = 8 * limits.max_top + 4 * num_mask_words(limits.vocab_size)
 
         def like(host: Tensor) -> Tensor:
             return torch.empty_like(host, device=device, pin_memory=False)
@@ -52,7 +66,6 @@ class Sampling:
         self._rows, self._masks = like(self._staged.rows), like(self._staged.masks)
         self._histories = like(self._staged.histories)
         self._biased, self._biases = like(self._staged.biased), like(self._staged.biases)
-        self.cells = torch.empty((limits.max_rows, limits.vocab_size), dtype=torch.int32, device=device)
         # tokens, statuses, log-probabilities, ranks; the likeliest tokens, their log-probabilities: each one copy
         self._results = torch.zeros((4, limits.max_rows), dtype=torch.int32, device=device)
         self._top = torch.zeros((2, limits.max_rows, limits.max_top), dtype=torch.int32, device=device)
@@ -69,9 +82,9 @@ class Sampling:
     def stage(self, rows: Sequence[Row], positions: NDArray[np.int32]) -> None:
         """Begins to copy what the device does not know yet of these rows at these output positions, int32 [rows].
 
-        Nothing but histories and grammar masks may change in a list of rows that was staged before. Only after collect,
-        if there was a launch: until then the host's buffers are being read. Raises ValueError for histories and masks
-        of another type, and for too many rows.
+        Nothing but histories and grammar masks may change in a list of rows that was staged before. Only after collect
+        or read, if there was a launch: until then the host's buffers are being read. Raises ValueError for histories
+        and masks of another type, and for too many rows.
         """
         news = self._staged.stage(rows, positions)
         self._num_rows = len(rows)
@@ -122,9 +135,19 @@ class Sampling:
 
     def collect(self) -> Sampled:
         """Waits for what was launched. A row fails alone, as on the CPU."""
-        self._results_here.copy_(self._results)
+        self.fetch()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return self.read()
+
+    def fetch(self) -> None:
+        """Begins to copy what was launched to the host."""
+        self._results_here.copy_(self._results, non_blocking=True)
         if self._staged.reports:
-            self._top_here.copy_(self._top)
+            self._top_here.copy_(self._top, non_blocking=True)
+
+    def read(self) -> Sampled:
+        """What was fetched, once it is there."""
         tokens, statuses = (column[: self._num_rows].numpy() for column in self._results_here[:2])
         sampled = Sampled(tokens=tokens.copy(), logprobs=[None] * self._num_rows)
         refused = self._staged.refused

@@ -2,23 +2,28 @@
 
 import numpy as np
 import pytest
+import structlog
 import torch
 
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from kernels.sampling.cuda import Sampling
 from kernels.sampling.cuda_rows import Limits as SamplingLimits
+from services.worker.core.plan_columns import PlanColumns
+from services.worker.core.plan_executor import PlanExecutor
 from services.worker.engine.cpu import CpuEngine
-from services.worker.engine.cuda_forward import CudaForward
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.cuda_forward import CudaForward, CudaStep
+from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from services.worker.models.cuda import Limits
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
+from services.worker.step_runner import StepDone, StepRunner
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
 from tests.engine.conftest import store_tiny_model
 from tests.engine.driver import Driver, generate, greedy
 from tests.engine.options import Options
 from tests.kernels.emulator.module import load_emulated
+from tests.worker.plans import Planned, SmallLeader
 
 LIMITS = Limits(max_num_tokens=64, max_num_seqs=8, num_parallel=8)
 BLOCK_SIZE, NUM_BLOCKS, MAX_MODEL_LEN = 16, 40, 256
@@ -37,6 +42,7 @@ class EmulatedEngine:
 
     device, kernels = "emulated", "cuda"
     model, model_version = "tiny", "1"
+    num_swap_slots = 0
     num_blocks, block_size, max_model_len = NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN
 
     def __init__(self, stored: StoredModel, cache_dtype: torch.dtype = torch.bfloat16) -> None:
@@ -63,6 +69,12 @@ class EmulatedEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         return self.forward.run(batch)
+
+    def launch(self, batch: StepInput) -> CudaStep:
+        return self.forward.launch(batch)
+
+    def swap(self, swaps: Swaps) -> None:
+        raise NotImplementedError
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -105,6 +117,37 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
     architecture, overrides = MODELS["llama"]
     folder = tmp_path_factory.mktemp("cuda")
     return store_tiny_model(folder, architecture, torch.bfloat16, **(NARROW | overrides))
+
+
+def test_steps_that_are_launched_ahead_go_on_with_tokens_that_only_the_device_knows(llama: StoredModel) -> None:
+    """Prompts in chunks, so that most steps mix; one sequence ends early."""
+    engine, num_outputs = EmulatedEngine(llama), [6, 2, 6, 6]
+    expected = [
+        generate(engine, [prompt], greedy(count), max_num_batched_tokens=LIMITS.max_num_tokens)[0]
+        for prompt, count in zip(PROMPTS, num_outputs, strict=True)
+    ]
+    leader = SmallLeader(BLOCK_SIZE, chunk=12)
+    leader.open_epoch(1)
+    for number, (prompt, count) in enumerate(zip(PROMPTS, num_outputs, strict=True)):
+        leader.add(Planned(number, prompt, greedy(count)))
+    executor = PlanExecutor("w", NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, engine.vocab_size)
+    runner = StepRunner(engine, executor, structlog.get_logger(), lambda: None)
+    num_ahead = 0
+    while (plan := leader.make_plan()) is not None:
+        while not runner.start(PlanColumns(plan), 0.0):
+            tell(leader, runner)
+        num_ahead += len(runner) == 2
+    while len(runner):
+        tell(leader, runner)
+    runner.close()
+    assert num_ahead > 5
+    assert [sequence.outputs for sequence in leader.sequences.values()] == expected
+
+
+def tell(leader: SmallLeader, runner: StepRunner) -> None:
+    done = runner.finish_first(lambda: 1)
+    assert isinstance(done, StepDone) and not done.frame.errors
+    leader.update(done.frame)
 
 
 def test_a_decode_step_of_a_larger_size_computes_the_same(llama: StoredModel) -> None:

@@ -18,7 +18,7 @@ from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cuda_forward import CudaForward
 from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
 from services.worker.engine.host_slots import num_slots_in
-from services.worker.engine.interface import StepInput, StepOutput, Swaps
+from services.worker.engine.interface import Launched, StepInput, StepOutput, Swaps
 from services.worker.engine.options import CudaEngineOptions, EngineError, resolve_max_model_len
 from services.worker.engine.spoiled_blocks import find_spoiled_blocks
 from services.worker.engine.warm_up import warm_up_step
@@ -151,10 +151,13 @@ class CudaEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         """See Engine."""
-        output = self.forward.run(batch)
-        if output.errors or output.failed:
-            output.spoiled_blocks = find_spoiled_blocks(self.forward.kv_cache, self.block_size, batch, output)
-        return output
+        launched = self.launch(batch)
+        launched.wait()
+        return launched.output()
+
+    def launch(self, batch: StepInput) -> Launched:
+        """See PipelinedEngine."""
+        return _Checked(self.forward.launch(batch), self, batch)
 
     def swap(self, swaps: Swaps) -> None:
         """See Engine. The device is waited for, since what it takes decides whether swapping is worth it."""
@@ -181,6 +184,24 @@ class CudaEngine:
         free, _ = torch.cuda.mem_get_info()
         outside = max(0, free_before - free - torch.cuda.memory_reserved())  # the context, modules, libraries
         return MemoryProfile(total, total - free_before, weights + outside, activations, graphs)
+
+
+class _Checked:
+    """A step that looks for spoiled blocks if a sequence failed in it."""
+
+    def __init__(self, launched: Launched, engine: CudaEngine, batch: StepInput) -> None:
+        self.wait = launched.wait
+        self._launched = launched
+        self._engine = engine
+        self._batch = batch
+
+    def output(self) -> StepOutput:
+        """See Launched."""
+        output = self._launched.output()
+        if output.errors or output.failed:
+            engine = self._engine
+            output.spoiled_blocks = find_spoiled_blocks(engine.forward.kv_cache, engine.block_size, self._batch, output)
+        return output
 
 
 def resolve_cuda_dtype(option: str, config: ModelConfig) -> torch.dtype:

@@ -1,13 +1,12 @@
 """A step on a device: columns in, one computation or one replay, sampled tokens out."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
 from kernels.cuda.module import LoadKernels
-from kernels.sampling.rows import NOT_FINITE, Row, Sampled
+from kernels.sampling.cuda import Sampling
+from kernels.sampling.rows import NOT_FINITE
 from services.worker.engine.cuda_buffers import HeadCounts, StepBuffers
 from services.worker.engine.cuda_graphs import DecodeGraphs, is_plain_decode, ladder
 from services.worker.engine.interface import StepInput, StepOutput
@@ -17,8 +16,45 @@ from services.worker.models.cuda import CudaDecoder, Limits, StepTensors
 from services.worker.models.decoder import Decoder
 from shared.repository.config import ModelConfig
 
-# Samples float32 logits [R, vocabulary], which it may overwrite, as rows and output positions say.
-Sample = Callable[[Tensor, Sequence[Row], NDArray[np.int32]], Sampled]
+
+class CudaStep:
+    """See Launched. Of two that take turns; each has buffers of its own for what comes back."""
+
+    def __init__(self, sample: Sampling, max_num_tokens: int, device: torch.device) -> None:
+        self.sample = sample
+        is_device = device.type == "cuda"
+        self._is_finite = torch.ones(max_num_tokens, dtype=torch.bool, pin_memory=is_device)
+        # Its wait sleeps: a thread that spins would keep the host from what it does meanwhile.
+        self._end = torch.cuda.Event(blocking=True) if is_device else None  # type: ignore[no-untyped-call]
+        self._batch: StepInput | None = None
+
+    def begin(self, batch: StepInput, logits: Tensor, is_finite: Tensor) -> None:
+        """Sample, and fetch what came of it."""
+        self._batch = batch
+        self.sample.stage(batch.rows, batch.output_positions)
+        self.sample.launch(logits)
+        self.sample.fetch()
+        self._is_finite[: len(is_finite)].copy_(is_finite, non_blocking=True)
+        if self._end is not None:
+            self._end.record()
+
+    def wait(self) -> None:
+        """See Launched."""
+        if self._end is not None:
+            self._end.synchronize()
+
+    def output(self) -> StepOutput:
+        """See Launched."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise ValueError("the step's output was taken already")
+        sampled = self.sample.read()
+        output = StepOutput(sampled.tokens, to_messages(sampled.logprobs), sampled.errors)
+        is_finite = self._is_finite[: len(batch.token_ids)].numpy()
+        if not is_finite.all():
+            sequences = np.searchsorted(batch.cu_seqlens_q, np.flatnonzero(~is_finite), side="right") - 1
+            output.failed = dict.fromkeys(sequences.tolist(), NOT_FINITE)
+        return output
 
 
 class CudaForward:
@@ -32,14 +68,17 @@ class CudaForward:
         kv_cache: Tensor,
         limits: Limits,
         load: LoadKernels,
-        sample: Sample,
+        sample: Sampling,
     ) -> None:
-        """decoder, cos_sin, kv_cache: on the device. Raises ValueError for a shape that has no kernel."""
+        """decoder, cos_sin, kv_cache: on the device. sample: of float32 logits.
+
+        Raises ValueError for a shape that has no kernel.
+        """
         self.kernels = "cuda"
         self.kv_cache = kv_cache
         self._limits = limits
-        self._sample = sample
         block_size, device = kv_cache.shape[3], kv_cache.device
+        self._newest, self._next = (CudaStep(each, limits.max_num_tokens, device) for each in (sample, sample.twin()))
         self._block_size = block_size
         heads = HeadCounts(config.num_attention_heads, config.num_key_value_heads, frozenset(decoder.windows()))
         self._decoder = CudaDecoder(decoder, cos_sin, kv_cache.dtype, block_size, limits, load)
@@ -61,14 +100,17 @@ class CudaForward:
 
     def run(self, batch: StepInput) -> StepOutput:
         """See Forward."""
+        launched = self.launch(batch)
+        launched.wait()
+        return launched.output()
+
+    def launch(self, batch: StepInput) -> CudaStep:
+        """Begin a step, also if the one before it has not told its output; that of the one before that is taken."""
         logits, is_finite = self._step(batch)
-        sampled = self._sample(logits, batch.rows, batch.output_positions)
-        output = StepOutput(sampled.tokens, to_messages(sampled.logprobs), sampled.errors)
-        tokens = is_finite.cpu().numpy()
-        if not tokens.all():
-            sequences = np.searchsorted(batch.cu_seqlens_q, np.flatnonzero(~tokens), side="right") - 1
-            output.failed = dict.fromkeys(sequences.tolist(), NOT_FINITE)
-        return output
+        launched = self._next
+        launched.begin(batch, logits, is_finite)
+        self._newest, self._next = launched, self._newest
+        return launched
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """See Forward."""
@@ -77,7 +119,7 @@ class CudaForward:
     def _step(self, batch: StepInput) -> tuple[Tensor, Tensor]:
         """Logits of the batch's rows, and whether its tokens are finite."""
         size = self._graphs.size_for(len(batch.context_lens)) if is_plain_decode(batch) else None
-        columns = self._buffers.load(batch, size)
+        columns = self._buffers.load(batch, size, self._newest.sample.tokens)
         logits, is_finite = self._compute(columns) if size is None else self._graphs.replay(size)
         return logits[: len(batch.sampled)], is_finite[: len(batch.token_ids)]
 

@@ -74,9 +74,9 @@ def random_logits(seed: int, size: int, spread: float = 3.0) -> NDArray[np.float
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> SampledRow:
-    """Rows of whatever parameters, for logits of VOCABULARY."""
-    token = st.integers(0, VOCABULARY - 1)
+def rows(draw: st.DrawFn, vocabulary: int = VOCABULARY) -> SampledRow:
+    """Rows of whatever parameters, for logits of this many tokens, 40 at least."""
+    token = st.integers(0, vocabulary - 1)
     ids = st.lists(token, max_size=5).map(tuple)
     params = Params(
         min_tokens=draw(st.integers(0, 3)),
@@ -99,5 +99,5 @@ def rows(draw: st.DrawFn) -> SampledRow:
     history = draw(st.lists(token, max_size=20))
     prompt = draw(st.integers(0, len(history)))
     forbidden = draw(st.one_of(st.none(), st.sets(token, max_size=20)))
-    mask = None if forbidden is None else mask_of(set(range(VOCABULARY)) - forbidden, VOCABULARY)
+    mask = None if forbidden is None else mask_of(set(range(vocabulary)) - forbidden, vocabulary)
     return SampledRow(params, draw(st.integers(0, 5)), prompt, np.array(history, dtype=np.int32), mask)

@@ -16,11 +16,11 @@ from kernels.sampling import reference
 from kernels.sampling.cuda import DTYPES, Sampling
 from kernels.sampling.cuda_rows import Limits, News, StagedRows
 from kernels.sampling.rows import NOT_FINITE, Sampled
-from tests.kernels.cuda.sampling_checks import CHECKS, MIXED, SIZE
+from tests.kernels.cuda import sampling_checks, sampling_edges
+from tests.kernels.cuda.sampling_checks import MIXED, SIZE
 from tests.kernels.emulator.module import SCHEDULES, EmulatedModule, Schedule, load_emulated
 from tests.kernels.emulator.sanitized import Check
 from tests.kernels.samplers import EmulatedSampler, new_sampling, sample_by_torch
-from tests.kernels.sampling_cases import LOGITS, MASKED, PARAMETERS, assert_same_tokens
 from tests.kernels.sampling_rows import VOCABULARY, SampledRow, mask_of, positions_of, random_logits, row, rows
 
 
@@ -43,16 +43,10 @@ def test_every_row_equals_the_reference(
         assert result.tokens[index] == reference.sample(logits[index], one, one.position)
 
 
-@pytest.mark.parametrize("kind", LOGITS)
-@pytest.mark.parametrize("parameters", [*PARAMETERS, MASKED], ids=lambda one: " ".join(one) or "none")
-def test_the_same_tokens_as_torch(kind: str, parameters: dict[str, object]) -> None:
-    batch = [row(seed=977 * seed + 5, position=seed, **parameters) for seed in range(3)]
-    logits = np.stack([LOGITS[kind](seed) for seed in range(len(batch))])
-    assert_same_tokens(EmulatedSampler()(logits, *batch), sample_by_torch(logits, *batch), logits, batch)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [*sampling_checks.CHECKS, *sampling_checks.LARGE, *sampling_edges.CHECKS], ids=lambda check: check.__name__
+)
 def test_a_check(schedule: Schedule, check: Check) -> None:
     check(load_emulated(schedule))
 

@@ -4,10 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernels.cuda import attention_checks, quant_checks, sampling_checks, small_checks
+from tests.kernels.cuda import attention_checks, quant_checks, sampling_checks, sampling_edges, small_checks
 from tests.kernels.emulator.sanitized import MEMORY, THREADS, Check, Sanitizer
 
-CHECKS: list[Check] = [*small_checks.CHECKS, *attention_checks.CHECKS, *sampling_checks.CHECKS, *quant_checks.CHECKS]
+CHECKS: list[Check] = [
+    *small_checks.CHECKS,
+    *attention_checks.CHECKS,
+    *sampling_checks.CHECKS,
+    *sampling_edges.CHECKS,
+    *quant_checks.CHECKS,
+]
 
 pytestmark = pytest.mark.full  # each is compiled anew, by a compiler that takes its time
 

@@ -72,11 +72,11 @@ def forward_of(stored: StoredModel, rank: ThreadRank) -> CudaForward:
     config, own = stored.config, own_config(stored.config, rank)
     weights = own_weights(config, iter_weights(stored), rank)
     decoder = builder_of(config.architecture)(own, Parameters(weights, own.parameter_shapes(), torch.bfloat16))
-    return forward_with(decoder.shared(config.vocab_size, rank), own)
+    return forward_with(decoder.shared(config.vocab_size, rank), own, config.vocab_size)
 
 
-def forward_with(decoder: Decoder, config: ModelConfig) -> CudaForward:
-    """config: of the rank's part."""
+def forward_with(decoder: Decoder, config: ModelConfig, vocab_size: int) -> CudaForward:
+    """config: of the rank's part; vocab_size: of the whole."""
     frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     shape = (config.num_hidden_layers, 2, NUM_BLOCKS, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
     return CudaForward(
@@ -86,7 +86,7 @@ def forward_with(decoder: Decoder, config: ModelConfig) -> CudaForward:
         torch.full(shape, float("nan"), dtype=torch.bfloat16),
         LIMITS,
         load,
-        sampling_of(stored.config.vocab_size),
+        sampling_of(vocab_size),
     )
 
 

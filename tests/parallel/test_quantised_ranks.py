@@ -55,7 +55,8 @@ def decoder_of(stored: StoredModel, rank: ThreadRank) -> Decoder:
 
 
 def logits_of(stored: StoredModel, decoder: Decoder, rank: ThreadRank, exact: CpuEngine) -> Tensor:
-    return forward_with(decoder, own_config(stored.config, rank)).compute_logits(first_step(exact, PROMPTS))
+    forward = forward_with(decoder, own_config(stored.config, rank), stored.config.vocab_size)
+    return forward.compute_logits(first_step(exact, PROMPTS))
 
 
 def exact_and_rounded(stored: StoredModel) -> tuple[CpuEngine, CpuEngine]:

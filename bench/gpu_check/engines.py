@@ -13,7 +13,7 @@ from kernels.sampling.cuda import Sampling
 from kernels.sampling.cuda_rows import Limits as SamplingLimits
 from services.worker.engine.cuda import CudaEngine
 from services.worker.engine.cuda_forward import CudaForward
-from services.worker.engine.interface import StepInput, StepOutput
+from services.worker.engine.interface import Launched, StepInput, StepOutput
 from services.worker.models.cuda import Limits
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
@@ -48,6 +48,7 @@ class BenchEngine(Protocol):
     @property
     def block_size(self) -> int: ...
     def step(self, batch: StepInput) -> StepOutput: ...
+    def launch(self, batch: StepInput) -> Launched: ...
     def compute_logits(self, batch: StepInput) -> Tensor: ...
 
 
@@ -77,6 +78,10 @@ class EmulatedEngine:
     def step(self, batch: StepInput) -> StepOutput:
         """See Engine."""
         return self.forward.run(batch)
+
+    def launch(self, batch: StepInput) -> Launched:
+        """See PipelinedEngine."""
+        return self.forward.launch(batch)
 
     def compute_logits(self, batch: StepInput) -> Tensor:
         """float32 [R, vocabulary]."""

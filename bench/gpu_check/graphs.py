@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from bench.gpu_check.attention_inputs import Inputs, Row, make_inputs
-from bench.gpu_check.engines import Options, make_engine
+from bench.gpu_check.engines import BenchEngine, Options, make_engine
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.models import SMOLLM2, random_weights, small
-from bench.gpu_check.steps import Sequences, random_prompts
+from bench.gpu_check.steps import Sequences, decode, random_prompts
 from bench.gpu_check.timing import capture
 from bench.gpu_check.where import Where
 
@@ -48,6 +48,25 @@ def _attention(findings: Findings, where: Where) -> None:
     _compare(findings, where, "attention, replayed with other queries", replay, inputs, inputs.out.clone())
 
 
+def _ahead(findings: Findings, engine: BenchEngine, vocab_size: int, num_steps: int) -> None:
+    """Steps that are launched before the one before them has ended, against one after the other."""
+    prompts = random_prompts(5, 20, vocab_size)
+    told: list[list[list[int]]] = []
+    for is_ahead in (False, True):
+        sequences = Sequences(prompts, 24 + num_steps, engine.block_size)
+        [batch] = sequences.prompt_steps(512)
+        sequences.add(engine.step(batch).tokens.tolist())
+        if is_ahead:
+            told.append([tokens.tolist() for tokens in decode(engine, sequences, num_steps)])
+            continue
+        told.append([])
+        for _ in range(num_steps):
+            told[-1].append(engine.step(sequences.decode_step()).tokens.tolist())
+            sequences.add(told[-1][-1])
+    num_equal = sum(one == other for one, other in zip(*told, strict=True))
+    findings.check("steps launched ahead", num_equal == num_steps, f"{num_equal} of {num_steps} with the same tokens")
+
+
 def _compare(
     findings: Findings, where: Where, what: str, replay: object, inputs: Inputs, expected: torch.Tensor
 ) -> None:
@@ -73,6 +92,7 @@ def _steps(findings: Findings, where: Where) -> None:
         engine = make_engine(config, weights, options, where)
         if is_eager:
             eager = engine
+    _ahead(findings, engine, config.vocab_size, num_steps=4 if where.is_dry else 24)
     for size in sizes:
         prompts = random_prompts(size, 20, config.vocab_size, seed=size)
         sequences = Sequences(prompts, 32, engine.block_size)

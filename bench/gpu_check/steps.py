@@ -1,10 +1,21 @@
 """Sequences on an engine without scheduler and worker: a prompt's step, then one token of each sequence a step."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.interface import RowSampling, StepInput
+from services.worker.engine.interface import Launched, RowSampling, StepInput
 from shared.messages.sampling import Sampling
+
+UNKNOWN = -1
+
+
+class Launches(Protocol):
+    """See PipelinedEngine."""
+
+    def launch(self, batch: StepInput) -> Launched: ...
 
 
 class Sequences:
@@ -13,6 +24,7 @@ class Sequences:
     def __init__(self, prompts: list[list[int]], max_len: int, block_size: int) -> None:
         self.token_ids = [list(prompt) for prompt in prompts]
         self._num_computed = [0] * len(prompts)
+        self._num_unknown = 0  # the last ones of each
         self._block_size = block_size
         blocks_each = -(-max_len // block_size)
         self._tables = np.arange(len(prompts) * blocks_each, dtype=np.int32).reshape(len(prompts), blocks_each)
@@ -40,10 +52,23 @@ class Sequences:
         """The newest token of each."""
         return self._step(range(len(self.token_ids)))
 
+    def step_ahead(self) -> StepInput:
+        """Of tokens that the decode step before samples; to be launched behind it."""
+        for token_ids in self.token_ids:
+            token_ids.append(UNKNOWN)
+        self._num_unknown += 1
+        step = self.decode_step()
+        step.carried = np.arange(len(self.token_ids), dtype=np.int32)
+        return step
+
     def add(self, tokens: list[int]) -> None:
         """What was sampled of each."""
         for token_ids, token in zip(self.token_ids, tokens, strict=True):
-            token_ids.append(token)
+            if self._num_unknown:
+                token_ids[-self._num_unknown] = token
+            else:
+                token_ids.append(token)
+        self._num_unknown = max(0, self._num_unknown - 1)
 
     def _step(self, indices: range) -> StepInput:
         token_ids: list[int] = []
@@ -72,6 +97,19 @@ class Sequences:
             output_positions=np.zeros(len(indices), dtype=np.int32),
             rows=self._rows if len(indices) == len(self._rows) else self._rows[: len(indices)],
         )
+
+
+def decode(engine: Launches, sequences: Sequences, num_steps: int) -> Iterator[NDArray[np.int32]]:
+    """The tokens of each step; each is launched before the one before it has ended, as the worker does it."""
+    running = engine.launch(sequences.decode_step())
+    for step in range(1, num_steps + 1):
+        behind = engine.launch(sequences.step_ahead()) if step < num_steps else None
+        running.wait()
+        tokens = running.output().tokens
+        sequences.add(tokens.tolist())
+        yield tokens
+        if behind is not None:
+            running = behind
 
 
 def random_prompts(count: int, num_tokens: int, vocab_size: int, seed: int = 0) -> list[list[int]]:

@@ -13,7 +13,7 @@ import msgspec
 from bench.gpu_check.engines import BLOCK_SIZE, BenchEngine, Options, make_engine
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.models import kv_bytes_of_token, num_weights, random_weights, small
-from bench.gpu_check.steps import Sequences, random_prompts
+from bench.gpu_check.steps import Sequences, decode, random_prompts
 from bench.gpu_check.where import Where
 from kernels.check.run import DeviceClock
 from shared.repository.config import ModelConfig
@@ -76,7 +76,7 @@ def measure(findings: Findings, where: Where, config: ModelConfig) -> None:
 def run_batch(
     engine: BenchEngine, config: ModelConfig, load: Load, batch_size: int, max_num_tokens: int
 ) -> tuple[float, list[float]]:
-    """Seconds of all prompts, and of each decode step."""
+    """Seconds of all prompts, and from the tokens of one decode step to those of the next."""
     prompts = random_prompts(batch_size, load.num_prompt_tokens, config.vocab_size)
     sequences = Sequences(prompts, load.max_len, engine.block_size)
     steps = sequences.prompt_steps(max_num_tokens)
@@ -84,13 +84,10 @@ def run_batch(
     tokens = [token for step in steps for token in engine.step(step).tokens.tolist()]
     prompt_s = time.perf_counter() - begun_s
     sequences.add(tokens)
-    step_s = []
-    for _ in range(load.num_output_tokens - 1):
-        batch = sequences.decode_step()
-        begun_s = time.perf_counter()
-        sampled = engine.step(batch).tokens
-        step_s.append(time.perf_counter() - begun_s)
-        sequences.add(sampled.tolist())
+    step_s, told_s = [], time.perf_counter()
+    for _ in decode(engine, sequences, load.num_output_tokens - 1):
+        last_s, told_s = told_s, time.perf_counter()
+        step_s.append(told_s - last_s)
     return prompt_s, step_s
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from services.worker.core.plan_columns import PlanColumns
 from services.worker.engine.interface import StepInput, StepOutput
-from shared.messages.packed import INT32, pack
+from shared.messages.packed import INT32, UINT64, pack
 from shared.messages.pipeline import NewSequence, RowError, RowLogprobs
 from shared.messages.sampling import Sampling
 from shared.prefix_hash import extend
@@ -265,3 +266,49 @@ def test_a_sequence_that_failed_as_a_whole_is_an_error_even_without_a_row() -> N
     frame = executor.finish(step, StepOutput(np.array([9], dtype=np.int32), failed={0: "out of memory"}))
     assert frame.errors == [RowError(1, "out of memory")]
     assert [row.sequence for row in rows_of(frame)] == [2]
+
+
+# ---- begun ahead ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["nothing", "forget", "another", "load again", "swap", "penalties"])
+def test_what_needs_the_outcome_of_the_running_step_waits_for_it(what: str) -> None:
+    """And leaves no trace before."""
+    executor, leader = make_executor(), SmallLeader(BLOCK_SIZE)
+    leader.open_epoch(EPOCH)
+    penalty = 1.0 if what == "penalties" else 0.0
+    leader.add(Planned(1, [1, 2], Sampling(max_tokens=9, presence_penalty=penalty)))
+    leader.add(Planned(2, [3, 4], Sampling(max_tokens=9)))
+    plans = [leader.make_plan(), leader.make_plan()]
+    assert plans[0] is not None and plans[1] is not None
+    changes: dict[str, object] = {}
+    if what == "forget":
+        changes = {"forget": pack(UINT64, [2])}
+    elif what == "another":
+        changes = {"forget": pack(UINT64, [3])}
+    elif what == "load again":
+        changes = {"new": [plans[0].new[1]]}
+    elif what == "swap":
+        changes = {"swap_out": pack(INT32, [0, 0])}
+    plan = PlanColumns(structs.replace(plans[1], **changes))
+    step = executor.begin(PlanColumns(plans[0]))
+    before = executor.table.num_computed.copy()
+    ahead = executor.begin_ahead(plan)
+    assert (ahead is not None) == (what in ("nothing", "another"))
+    assert np.array_equal(before, executor.table.num_computed) == (ahead is None)
+    executor.finish(step, StepOutput(np.array([5, 6], dtype=np.int32)))
+    ahead = ahead or executor.begin(plan)
+    assert ahead.batch is None or ahead.batch.token_ids.tolist()[:1] == [5]
+
+
+def test_steps_are_finished_in_their_order() -> None:
+    executor, leader = make_executor(), SmallLeader(BLOCK_SIZE)
+    leader.open_epoch(EPOCH)
+    leader.add(Planned(1, [1, 2], Sampling(max_tokens=9)))
+    first, second = leader.make_plan(), leader.make_plan()
+    assert first is not None and second is not None
+    executor.begin(PlanColumns(first))
+    ahead = executor.begin_ahead(PlanColumns(second))
+    assert ahead is not None
+    with pytest.raises(ValueError, match="order"):
+        executor.finish(ahead, StepOutput(np.array([5], dtype=np.int32)))

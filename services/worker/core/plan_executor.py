@@ -164,8 +164,9 @@ class PlanExecutor:
 
     def finish(self, step: Step, output: StepOutput) -> Rows:
         """Take the engine's output into the sequences and lay out the frame."""
-        if self._unfinished.pop(0) is not step:
+        if step is not self._unfinished[0]:
             raise ValueError("steps are finished in their order")
+        del self._unfinished[0]
         if step.batch is None:
             return Rows(worker=self.worker, epoch=step.epoch, step=step.number, errors=step.errors)
         tokens = output.tokens.astype(np.int32, copy=False)
@@ -190,7 +191,6 @@ class PlanExecutor:
             return
         if step.run is not None and step.run is self._run:
             self._end_run(step.run)
-        self._last = None
         step.keep = ~ended
         step.items.select(step.keep)
 

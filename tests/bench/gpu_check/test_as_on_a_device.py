@@ -160,7 +160,7 @@ def test_replays_are_compared_with_launches(findings: Findings, where: Where, mo
     monkeypatch.setattr(graphs, "SIZES", (1, 3))
     graphs.run(findings, where)
     assert all_good(findings)
-    assert len(findings.found.checks) == 4
+    assert len(findings.found.checks) == 5
 
 
 @pytest.mark.parametrize(("summary", "status", "is_good"), [("0 errors", 0, True), ("2 errors", 9, False)])

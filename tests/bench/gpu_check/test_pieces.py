@@ -146,6 +146,12 @@ def test_prompts_come_whole_within_the_budget_and_then_one_token_each() -> None:
     assert step.context_lens.tolist() == [21] * 3
     assert step.block_tables.tolist() == [[0, 1], [3, 4], [6, 7]]
     assert step.slot_mapping.tolist() == [20, 3 * 16 + 20, 6 * 16 + 20]
+    behind = sequences.step_ahead()
+    assert behind.token_ids.tolist() == [-1] * 3
+    assert behind.carried is not None and behind.carried.tolist() == [0, 1, 2]
+    assert behind.context_lens.tolist() == [22] * 3
+    sequences.add([1, 2, 3])
+    assert [token_ids[-2:] for token_ids in sequences.token_ids] == [[7, 1], [8, 2], [9, 3]]
 
 
 # ---- attention ------------------------------------------------------------------------------------------------------

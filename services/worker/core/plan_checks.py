@@ -12,7 +12,7 @@ def find_bad_items(plan: PlanColumns, table: SequenceTable, slots: NDArray[np.in
 
     Finished sequences have no say any more: their items are skipped, right or wrong.
     """
-    held = ~table.have_ended(slots)
+    held = ~table.finished[slots]
     is_known = (table.last_token[slots] >= 0) | (table.pending_row[slots] >= 0)
     end = plan.start.astype(np.int64) + plan.num_scheduled
     num_own = plan.num_scheduled - plan.num_given

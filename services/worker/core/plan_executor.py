@@ -118,8 +118,8 @@ class PlanExecutor:
         for item, reason in find_bad_items(plan, table, slots).items():
             table.finished[slots[item]] = True
             errors.append(RowError(int(plan.sequences[item]), reason))
-        ended = table.have_ended(slots)
-        items = Items(plan, slots, ~ended if ended.any() else None)
+        finished = table.finished[slots]
+        items = Items(plan, slots, ~finished if finished.any() else None)
         step = Step(plan.epoch, plan.step, items, None, errors, is_awaited=len(items) > num_loaded, swaps=swaps)
         if len(items.new_blocks):
             table.add_blocks(items.slots, items.num_new_blocks, items.new_blocks)

@@ -124,11 +124,6 @@ class SequenceTable:
         self.block_tables[slots[item], self.num_blocks[slots[item]] + within] = blocks
         self.num_blocks[slots[growing]] += counts
 
-    def have_ended(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Those of which nothing more is computed: they are finished, or will be with the running step."""
-        is_last = (self.pending_row[slots] >= 0) & (self.num_outputs[slots] >= self.max_tokens[slots])
-        return self.finished[slots] | is_last
-
     def add_step(self, slots: NDArray[np.int64], context_lens: NDArray[np.int32]) -> None:
         """A step is begun that writes KV up to these lengths."""
         self.num_computed[slots] = context_lens

@@ -125,7 +125,7 @@ def long_rows(load: LoadKernels) -> None:
     for dtype in (BF16, FP32):
         logits = random_rows(len(rows), size, 2.0, dtype)
         logits[0, [4100, 8200, 12_300, 16_400]] = torch.tensor([20.0, 21.0, 22.0, 23.0], dtype=dtype)
-        logits[1, 20_002] = 15.0
+        logits[1, [20_002, 16_500]] = torch.tensor([15.0, 14.0], dtype=dtype)  # of which one is penalised
         check_rows(load, logits, rows)
 
 
@@ -192,12 +192,14 @@ def different_edits(load: LoadKernels) -> None:
     """Rows with biases and histories of their own; more of each than a block has threads."""
     many, others = list(range(100, 700)), list(range(600, 1003))
     rows = [
-        row(temperature=0.0, logit_bias={token: 0.01 * token for token in range(700)}),
+        row(temperature=0.0, logit_bias={token: 0.01 * token for token in range(699)} | {699: -50.0}),
         row(temperature=0.0, logit_bias={3: 9.0, 5: 11.0}, history=[5, 5, 7], frequency_penalty=1.5),
         row(seed=1, history=many + others + [9], num_prompt_tokens=600, presence_penalty=1.0, repetition_penalty=1.2),
         row(temperature=0.0, logit_bias={5: 9.0, 3: 11.0}, history=[3, 3], presence_penalty=3.0),
+        row(temperature=0.0, history=list(range(600)), presence_penalty=50.0),
     ]
     logits = random_rows(len(rows), SIZE, 1.0, FP32)
+    logits[0, 699] = logits[4, 550] = 30.0
     sampling = check_rows(load, logits, rows)
     check_cells(sampling, 0, logits[0], rows[0], list(range(700)))
     check_cells(sampling, 1, logits[1], rows[1], [3, 5, 7])

@@ -1,6 +1,8 @@
 """Steps that are begun while another one runs: what a device with a queue is given, and what comes of it."""
 
+import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,6 +75,19 @@ def test_the_host_costs_nothing_while_a_step_runs(bench: PipelinedBench) -> None
     assert second.computed_s >= first.computed_s
     assert 0 <= second.step_s <= second.computed_s - first.computed_s
     assert bench.thread.busy_s == 0
+
+
+def test_what_the_host_does_while_another_step_runs_is_no_overhead(
+    bench: PipelinedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that moves on by one whenever it is looked at."""
+    monkeypatch.setattr(step_runner, "time", SimpleNamespace(perf_counter=itertools.count(1).__next__))
+    bench.leader.add(Planned(1, [1, 2], Sampling(max_tokens=9)))
+    hold_two_steps(bench)
+    bench.engine.may_tell.set()
+    first, second = bench.next_step(), bench.next_step()
+    assert first.overhead_s == 1, "from its plan to its launch"
+    assert second.overhead_s > 0, "from its end to its frame"
 
 
 def test_a_sequence_that_ends_is_dropped_from_the_step_behind(bench: PipelinedBench) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from services.worker import step_runner
 from services.worker.engine.interface import StepInput, StepOutput
 from services.worker.engine.isolation import EngineBroken
 from services.worker.engine_thread import EngineFailed, EpochOpened, StepDropped

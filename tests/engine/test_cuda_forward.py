@@ -2,28 +2,24 @@
 
 import numpy as np
 import pytest
-import structlog
 import torch
 
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from kernels.sampling.cuda import Sampling
 from kernels.sampling.cuda_rows import Limits as SamplingLimits
-from services.worker.core.plan_columns import PlanColumns
-from services.worker.core.plan_executor import PlanExecutor
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.cuda_forward import CudaForward, CudaStep
 from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from services.worker.models.cuda import Limits
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
-from services.worker.step_runner import StepDone, StepRunner
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
+from tests.engine.ahead import run_ahead
 from tests.engine.conftest import store_tiny_model
 from tests.engine.driver import Driver, generate, greedy
 from tests.engine.options import Options
 from tests.kernels.emulator.module import load_emulated
-from tests.worker.plans import Planned, SmallLeader
 
 LIMITS = Limits(max_num_tokens=64, max_num_seqs=8, num_parallel=8)
 BLOCK_SIZE, NUM_BLOCKS, MAX_MODEL_LEN = 16, 40, 256
@@ -126,28 +122,9 @@ def test_steps_that_are_launched_ahead_go_on_with_tokens_that_only_the_device_kn
         generate(engine, [prompt], greedy(count), max_num_batched_tokens=LIMITS.max_num_tokens)[0]
         for prompt, count in zip(PROMPTS, num_outputs, strict=True)
     ]
-    leader = SmallLeader(BLOCK_SIZE, chunk=12)
-    leader.open_epoch(1)
-    for number, (prompt, count) in enumerate(zip(PROMPTS, num_outputs, strict=True)):
-        leader.add(Planned(number, prompt, greedy(count)))
-    executor = PlanExecutor("w", NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN, engine.vocab_size)
-    runner = StepRunner(engine, executor, structlog.get_logger(), lambda: None)
-    num_ahead = 0
-    while (plan := leader.make_plan()) is not None:
-        while not runner.start(PlanColumns(plan), 0.0):
-            tell(leader, runner)
-        num_ahead += len(runner) == 2
-    while len(runner):
-        tell(leader, runner)
-    runner.close()
+    outputs, num_ahead = run_ahead(engine, PROMPTS, num_outputs, chunk=12)
     assert num_ahead > 5
-    assert [sequence.outputs for sequence in leader.sequences.values()] == expected
-
-
-def tell(leader: SmallLeader, runner: StepRunner) -> None:
-    done = runner.finish_first(lambda: 1)
-    assert isinstance(done, StepDone) and not done.frame.errors
-    leader.update(done.frame)
+    assert outputs == expected
 
 
 def test_a_decode_step_of_a_larger_size_computes_the_same(llama: StoredModel) -> None:

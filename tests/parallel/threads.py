@@ -57,5 +57,8 @@ class ThreadRank:
     def gather(self, x: Tensor) -> Tensor:
         return torch.cat(self._meeting.exchange(self.rank, x), dim=1)
 
+    def hand_out(self, x: Tensor) -> None:
+        x.copy_(self._meeting.exchange(self.rank, x)[0])
+
     def smallest(self, number: int) -> int:
         return int(min(self._meeting.exchange(self.rank, torch.tensor(number))))

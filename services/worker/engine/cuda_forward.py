@@ -119,7 +119,10 @@ class CudaForward:
     def _step(self, batch: StepInput) -> tuple[Tensor, Tensor]:
         """Logits of the batch's rows, and whether its tokens are finite."""
         size = self._graphs.size_for(len(batch.context_lens)) if is_plain_decode(batch) else None
-        columns = self._buffers.load(batch, size, self._newest.sample.tokens)
+        tokens, share = self._newest.sample.tokens, self._decoder.decoder.share
+        if batch.carried is not None and share is not None:
+            share.communicator.hand_out(tokens)  # rank 0 alone samples
+        columns = self._buffers.load(batch, size, tokens)
         logits, is_finite = self._compute(columns) if size is None else self._graphs.replay(size)
         return logits[: len(batch.sampled)], is_finite[: len(batch.token_ids)]
 

@@ -20,6 +20,9 @@ class Communicator(Protocol):
     def gather(self, x: Tensor) -> Tensor:
         """Every rank's [R, n] side by side, in the order of ranks: [R, size * n]."""
 
+    def hand_out(self, x: Tensor) -> None:
+        """What rank 0 has in x, to all others' x."""
+
     def smallest(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
 

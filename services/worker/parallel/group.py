@@ -9,13 +9,13 @@ import msgspec
 import torch
 
 from services.worker.config import WorkerConfig
-from services.worker.engine.interface import ModelEngine
+from services.worker.engine.interface import ModelEngine, PipelinedEngine
 from services.worker.engine.isolation import EngineBroken
 from services.worker.engine.options import EngineError
 from services.worker.models.shards import check_sizes
 from services.worker.models.share import Communicator
 from services.worker.parallel.communicator import TorchCommunicator
-from services.worker.parallel.group_engine import GroupEngine
+from services.worker.parallel.group_engine import GroupEngine, PipelinedGroupEngine
 from services.worker.parallel.orders import Join
 from services.worker.parallel.ranks import OnDeath, Ranks, end_process
 from shared.repository.config import ModelConfig
@@ -47,7 +47,10 @@ def load_group(
         except EngineBroken:
             ranks.wait_for_death()
             raise
-        return GroupEngine(engine, ranks, stack.pop_all().close)
+        close = stack.pop_all().close
+        if isinstance(engine, PipelinedEngine):
+            return PipelinedGroupEngine(engine, ranks, close)
+        return GroupEngine(engine, ranks, close)
 
 
 def load_rank(model: StoredModel, join: Join, load_part: LoadPart) -> ModelEngine:

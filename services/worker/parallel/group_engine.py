@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
+from services.worker.engine.interface import Engine, Launched, PipelinedEngine, StepInput, StepOutput, Swaps
 from services.worker.engine.isolation import EngineBroken
 from services.worker.parallel.orders import Step, Swap, WarmUp
 from services.worker.parallel.ranks import Ranks
@@ -38,9 +38,13 @@ class GroupEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         """The step on all ranks. Raises EngineBroken whatever goes wrong."""
-        with self._together("a step"):
+        with self.together("a step"):
             self.ranks.tell(Step.of(batch))
             output = self._engine.step(batch)
+        return self.told(batch, output)
+
+    def told(self, batch: StepInput, output: StepOutput) -> StepOutput:
+        """The output with what is spoiled on any rank."""
         if output.errors or output.failed:
             output.spoiled_blocks = _blocks_of_failed(batch, output, self.block_size)
         return output
@@ -48,12 +52,12 @@ class GroupEngine:
     def swap(self, swaps: Swaps) -> None:
         """Every rank moves its own part of the blocks; one that is not done yet comes to its next step later. Raises
         EngineBroken whatever goes wrong."""
-        with self._together("a swap"):
+        with self.together("a swap"):
             self.ranks.tell(Swap.of(swaps))
             self._engine.swap(swaps)
 
     @contextmanager
-    def _together(self, task: str) -> Iterator[None]:
+    def together(self, task: str) -> Iterator[None]:
         """A rank that is not where the others are cannot be told to try again."""
         try:
             yield
@@ -62,6 +66,40 @@ class GroupEngine:
             raise
         except Exception as error:
             raise EngineBroken(f"rank 0 failed in {task} of all ranks: {error!r}") from error
+
+
+class PipelinedGroupEngine(GroupEngine):
+    """Ranks on devices with queues: see PipelinedEngine. Tokens go to the other ranks without a detour by the host."""
+
+    def __init__(self, engine: PipelinedEngine, ranks: Ranks, close: Callable[[], None]) -> None:
+        super().__init__(engine, ranks, close)
+        self._pipelined = engine
+
+    def launch(self, batch: StepInput) -> Launched:
+        """The step on all ranks. Raises EngineBroken whatever goes wrong."""
+        with self.together("a step"):
+            self.ranks.tell(Step.of(batch))
+            return _GroupStep(self, batch, self._pipelined.launch(batch))
+
+
+class _GroupStep:
+    """See Launched."""
+
+    def __init__(self, group: PipelinedGroupEngine, batch: StepInput, launched: Launched) -> None:
+        self._group = group
+        self._batch = batch
+        self._launched = launched
+
+    def wait(self) -> None:
+        """Raises EngineBroken whatever goes wrong."""
+        with self._group.together("a step"):
+            self._launched.wait()
+
+    def output(self) -> StepOutput:
+        """Rank 0's. Raises EngineBroken whatever goes wrong."""
+        with self._group.together("a step"):
+            output = self._launched.output()
+        return self._group.told(self._batch, output)
 
 
 def _blocks_of_failed(batch: StepInput, output: StepOutput, block_size: int) -> list[int]:

@@ -49,7 +49,8 @@ class Swap(msgspec.Struct, frozen=True, tag=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
-    """Compute a step; the columns of StepInput as their little-endian bytes. num_blocks: columns of block_tables."""
+    """Compute a step; the columns of StepInput as their little-endian bytes. num_blocks: columns of block_tables;
+    carried: empty for None."""
 
     token_ids: bytes
     positions: bytes
@@ -59,6 +60,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     block_tables: bytes
     num_blocks: int
     sampled: bytes
+    carried: bytes
 
     @classmethod
     def of(cls, batch: StepInput) -> "Step":
@@ -72,6 +74,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
             block_tables=batch.block_tables.astype("<i4", copy=False).tobytes(),
             num_blocks=batch.block_tables.shape[1],
             sampled=batch.sampled.astype("<i4", copy=False).tobytes(),
+            carried=b"" if batch.carried is None else batch.carried.astype("<i4", copy=False).tobytes(),
         )
 
     def batch(self) -> StepInput:
@@ -89,6 +92,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
             sampled=sampled.copy(),
             output_positions=np.zeros(len(sampled), dtype=np.int32),
             rows=[],
+            carried=np.frombuffer(self.carried, dtype="<i4") if self.carried else None,
         )
 
 

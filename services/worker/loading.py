@@ -14,7 +14,7 @@ from kernels.native.build import AroundBuild
 from services.worker.config import WorkerConfig
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.fake_vocabulary import ordinary_token_ids
-from services.worker.engine.faults import Faults, FaultyEngine
+from services.worker.engine.faults import Faults, with_faults
 from services.worker.engine.interface import Engine, ModelEngine
 from services.worker.engine.threads import sleep_while_waiting
 from services.worker.parallel.orders import Join
@@ -43,10 +43,10 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
     except ModelError as error:
         raise StartError(str(error)) from error
     if config.engine == "fake":
-        return with_faults(load_fake_engine(model, config), model, config)
+        return with_switched_faults(load_fake_engine(model, config), model, config)
     if config.tensor_parallel_size > 1:
-        return with_faults(_load_group(model, config), model, config)
-    return with_faults(load_part(model, config, around_build=around_build), model, config)
+        return with_switched_faults(_load_group(model, config), model, config)
+    return with_switched_faults(load_part(model, config, around_build=around_build), model, config)
 
 
 def load_rank_engine(join: Join) -> ModelEngine:
@@ -74,7 +74,7 @@ def _check(config: WorkerConfig) -> None:
         raise StartError(f"tensor_parallel_size {config.tensor_parallel_size} is for engines cuda and cpu, not fake")
 
 
-def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
+def with_switched_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Engine:
     """The engine behind the faults of the test switches; the engine itself without any."""
     faults = Faults(
         poison=_poison(model, config.test_poison) if config.test_poison else (),
@@ -84,7 +84,7 @@ def with_faults(engine: Engine, model: StoredModel, config: WorkerConfig) -> Eng
         hang_s=config.test_hang_s,
         hang_kind=config.test_hang_kind,
     )
-    return FaultyEngine(engine, faults) if faults.is_any else engine
+    return with_faults(engine, faults)
 
 
 def _poison(model: StoredModel, text: str) -> list[NDArray[np.int32]]:

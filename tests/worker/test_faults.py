@@ -10,10 +10,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from services.worker.config import WorkerConfig
-from services.worker.engine.faults import Faults, FaultyEngine, computes, hang
+from services.worker.engine.faults import Faults, FaultyEngine, PipelinedFaultyEngine, computes, hang, with_faults
 from services.worker.engine.interface import StepInput
-from services.worker.loading import load_fake_engine, with_faults
+from services.worker.loading import load_fake_engine, with_switched_faults
 from tests.stored_models import smollm2
+from tests.worker.engines import MemoryEngine
 from tests.worker.test_fake_engine import batch_of, make_engine, row
 
 LIMIT_S = 30.0
@@ -61,6 +62,28 @@ def test_shares_are_shares() -> None:
         except MemoryError:
             num_raised += 1
     assert 0.2 < num_raised / NUM_STEPS < 0.3
+
+
+def test_what_is_launched_fails_when_it_is_waited_for() -> None:
+    engine = with_faults(make_engine("pure"), Faults(nan_share=0.5, oom_share=0.5))
+    assert isinstance(engine, PipelinedFaultyEngine)
+    batch, num_raised, num_spoiled = batch_with([1], [2]), 0, 0
+    for _ in range(200):
+        launched = engine.launch(batch)
+        try:
+            launched.wait()
+        except MemoryError:
+            num_raised += 1
+            continue
+        num_spoiled += len(launched.output().errors)
+    assert 50 < num_raised < 150
+    assert 0.3 < num_spoiled / (2 * (200 - num_raised)) < 0.7
+
+
+def test_an_engine_without_a_queue_has_none_with_faults() -> None:
+    assert type(with_faults(MemoryEngine(), Faults(hang_step=1))) is FaultyEngine
+    engine = make_engine("pure")
+    assert with_faults(engine, Faults()) is engine
 
 
 @pytest.mark.parametrize("kind", ["sleep", "spin", "gil"])
@@ -113,7 +136,7 @@ def test_poison_is_known_by_its_text_and_kills() -> None:
     """At the beginning of a prompt and within it a word has different ids."""
     model = smollm2()
     config = WorkerConfig(engine="fake", test_poison="arsenic trioxide")
-    engine = with_faults(load_fake_engine(model, config), model, config)
+    engine = with_switched_faults(load_fake_engine(model, config), model, config)
     assert isinstance(engine, FaultyEngine)
     tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     for prompt, dies in (

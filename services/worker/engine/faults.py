@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from kernels.sampling.rows import NOT_FINITE
-from services.worker.engine.interface import Engine, StepInput, StepOutput, Swaps
+from services.worker.engine.interface import Engine, Launched, PipelinedEngine, StepInput, StepOutput, Swaps
 
 FOREVER_S = 1e9
 
@@ -70,19 +70,25 @@ class FaultyEngine:
 
     def step(self, batch: StepInput) -> StepOutput:
         """The engine's step, or the fault whose turn it is."""
-        faults = self.faults
         self._num_steps += 1
-        if self._num_steps == faults.hang_step:
+        self.strike(batch, self._num_steps)
+        return self.spoiled(batch, self._engine.step(batch))
+
+    def strike(self, batch: StepInput, number: int) -> None:
+        """What comes in the place of this step, the number-th. Raises MemoryError."""
+        faults = self.faults
+        if number == faults.hang_step:
             hang(faults.hang_kind, faults.hang_s)
         if any(computes(batch, marker) for marker in faults.poison):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._happens(faults.oom_share):
             raise MemoryError("a test asked for it")
-        output = self._engine.step(batch)
-        if faults.nan_share:
-            for row in range(len(batch.rows)):
-                if self._happens(faults.nan_share):
-                    output.errors[row] = NOT_FINITE
+
+    def spoiled(self, batch: StepInput, output: StepOutput) -> StepOutput:
+        """The output with some rows that are not finite."""
+        for row in range(len(batch.rows)):
+            if self._happens(self.faults.nan_share):
+                output.errors[row] = NOT_FINITE
         return output
 
     def swap(self, swaps: Swaps) -> None:
@@ -91,6 +97,47 @@ class FaultyEngine:
 
     def _happens(self, share: float) -> bool:
         return share > 0 and self._random.random() < share
+
+
+class PipelinedFaultyEngine(FaultyEngine):
+    """Faults of an engine with a queue come as a device's do: when its step is waited for."""
+
+    def __init__(self, engine: PipelinedEngine, faults: Faults) -> None:
+        super().__init__(engine, faults)
+        self._pipelined = engine
+
+    def launch(self, batch: StepInput) -> Launched:
+        """See PipelinedEngine."""
+        self._num_steps += 1
+        return _FaultyStep(self, batch, self._num_steps, self._pipelined.launch(batch))
+
+
+class _FaultyStep:
+    """See Launched."""
+
+    def __init__(self, engine: PipelinedFaultyEngine, batch: StepInput, number: int, launched: Launched) -> None:
+        self._engine = engine
+        self._batch = batch
+        self._number = number
+        self._launched = launched
+
+    def wait(self) -> None:
+        """Then comes the fault. Raises MemoryError if it is its turn."""
+        self._launched.wait()
+        self._engine.strike(self._batch, self._number)
+
+    def output(self) -> StepOutput:
+        """The engine's, or spoiled."""
+        return self._engine.spoiled(self._batch, self._launched.output())
+
+
+def with_faults(engine: Engine, faults: Faults) -> Engine:
+    """The engine behind the faults; the engine itself without any."""
+    if not faults.is_any:
+        return engine
+    return (
+        PipelinedFaultyEngine(engine, faults) if isinstance(engine, PipelinedEngine) else FaultyEngine(engine, faults)
+    )
 
 
 def hang(kind: HangKind, seconds: float) -> None:

@@ -11,13 +11,25 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from tests.kernels.cuda import attention_mutants, quant_mutants, small_mutants
+from tests.kernels.cuda import (
+    attention_mutants,
+    quant_mutants,
+    sampling_draw_mutants,
+    sampling_mutants,
+    small_mutants,
+)
 from tests.kernels.cuda.mutant import FLAGS, Mutant, run
 from tests.kernels.emulator.build import precompile
 from tests.kernels.emulator.forked import Outcome, fork
 from tests.kernels.emulator.sanitized import Check
 
-ALL: dict[str, Mutant] = {**small_mutants.MUTANTS, **attention_mutants.MUTANTS, **quant_mutants.MUTANTS}
+ALL: dict[str, Mutant] = {
+    **small_mutants.MUTANTS,
+    **attention_mutants.MUTANTS,
+    **quant_mutants.MUTANTS,
+    **sampling_mutants.MUTANTS,
+    **sampling_draw_mutants.MUTANTS,
+}
 
 # What must pass: each check of any bug, where there is none.
 GOOD: dict[str, Check] = {

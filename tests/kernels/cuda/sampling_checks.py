@@ -130,12 +130,12 @@ def long_rows(load: LoadKernels) -> None:
 
 
 def rows_apart(load: LoadKernels) -> None:
-    """Rows with gaps between them, that hold no numbers, and rows that begin at any place."""
+    """Rows with gaps between them, that hold what would be the likeliest, and rows that begin at any place."""
     rows = [row(temperature=0.0), row(seed=1), row(seed=2, top_p=0.5, logprobs=1)]
     for dtype, stride, begin in ((FP32, 1001, 0), (FP32, 1004, 2), (BF16, 1008, 0), (FP16, 1008, 4)):
-        memory = torch.full((begin + 3 * stride,), float("nan"), dtype=dtype)
-        logits = memory[begin:].view(3, stride)[:, :1000]
-        logits.copy_(random_rows(3, 1000, 3.0, dtype))
+        memory = torch.full((begin + 3 * stride,), 60_000.0, dtype=dtype)
+        logits = memory[begin:].view(3, stride)[:, :999]
+        logits.copy_(random_rows(3, 999, 3.0, dtype))
         check_rows(load, logits, rows)
 
 

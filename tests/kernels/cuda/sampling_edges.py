@@ -46,7 +46,7 @@ def rarest_noise(load: LoadKernels) -> None:
     other = 17
     logits[:, other] = 0.0
     gap = float(most - philox.gumbel(seed, 0, np.array([other], dtype=np.int64))[0])
-    logits[0, token], logits[1, token] = -gap + 0.01, -gap - 0.01
+    logits[0, token], logits[1, token] = -gap + 2e-4, -gap - 2e-4
     assert check_rows(load, logits, rows).tokens.tolist() == [token, other]
     seed, token = GREATEST_WORD
     assert philox.words(seed, 0, np.array([token // 4], dtype=np.uint64))[0, token % 4] >= 2**32 - 128
@@ -54,7 +54,7 @@ def rarest_noise(load: LoadKernels) -> None:
     logits[:, token] = 0.0
     least = float(philox.gumbel(seed, 0, np.array([token], dtype=np.int64))[0])
     gap = least - float(philox.gumbel(seed, 0, np.array([other], dtype=np.int64))[0])
-    logits[0, other], logits[1, other] = gap + 0.01, gap - 0.01
+    logits[0, other], logits[1, other] = gap + 2e-4, gap - 2e-4
     assert check_rows(load, logits, [row(seed=seed)] * 2).tokens.tolist() == [other, token]
 
 
@@ -76,10 +76,13 @@ def near_keys(load: LoadKernels) -> None:
 
 
 def edges_of_top_p(load: LoadKernels) -> None:
-    """The token that wins is the last one that top_p takes, or the first that it leaves, by 1e-8 of all mass."""
+    """The token that wins is the last one that top_p takes, or the first that it leaves, by 1e-8 of all mass. In every
+    second row most tokens hold little of it."""
     logits, rows = [], []
     for seed in range(10):
         values = random_logits(seed, 500, 2.0)
+        if seed % 2:
+            values[32:] -= 11
         for share in masses_before_winner(values, row(seed=seed)):
             logits.append(values)
             rows.append(row(seed=seed, top_p=share))
@@ -128,6 +131,7 @@ def filters_together(load: LoadKernels) -> None:
         {"grammar_mask": many, "top_k": 3},
         {"logit_bias": {5: 4.0, 6: 4.0, 7: 4.5}, "top_k": 3},
         {"logit_bias": {5: 4.0, 6: 4.0, 7: 4.5}, "top_p": 0.5, "min_p": 0.1},
+        {"grammar_mask": mask_of(range(32), size), "logit_bias": {5: 1.0}, "top_p": 0.5},
         {"history": [9, 9, 9], "frequency_penalty": -1.5, "top_k": 1},
         {"top_k": size - 1, "temperature": 5.0},
     ]
@@ -135,6 +139,7 @@ def filters_together(load: LoadKernels) -> None:
     logits = random_rows(len(rows), size, 0.3, FP32)
     check_rows(load, logits, rows)
     check_rows(load, logits.to(BF16), rows)
+    check_rows(load, torch.tensor([[0.0, 0.1, -0.1, 0.2]] * 24), [row(seed=seed, top_k=3) for seed in range(24)])
     edge = torch.full((16, 40), UNLIKELY)
     edge[:, 3], edge[:, 30] = 0.0, float(np.log(np.float32(np.exp(-1.0))))
     check_rows(load, edge, [row(seed=seed, min_p=float(np.exp(-1.0))) for seed in range(16)])

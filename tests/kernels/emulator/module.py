@@ -32,7 +32,7 @@ class Schedule:
 SCHEDULES = (
     Schedule(),
     Schedule(BACKWARD, poison=0),
-    Schedule(RANDOM, seed=7),
+    Schedule(RANDOM, seed=7, poison=1),
     Schedule(AHEAD, poison=0x3C),
 )
 

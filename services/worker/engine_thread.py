@@ -42,7 +42,8 @@ Outcome = StepDone | StepDropped | EpochOpened | EngineFailed
 
 
 class EngineThread:
-    """begun: (epoch, step) of the newest step begun. newest_epoch: set by the loop; older plans are dropped."""
+    """begun: (epoch, step) of the newest step begun; at_hand: of the oldest that has not ended, or that ended last.
+    newest_epoch: set by the loop; older plans are dropped."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class EngineThread:
         deliver: Callable[[Outcome], None],
         log: FilteringBoundLogger,
     ) -> None:
-        self.begun = (0, 0)
+        self.begun = self.at_hand = (0, 0)
         self.newest_epoch = 0
         self._executor = executor
         self._deliver = deliver
@@ -114,10 +115,10 @@ class EngineThread:
             self._deliver(StepDropped(plan.epoch, plan.step))
             return
         self.begun = (plan.epoch, plan.step)
-        if self._busy_since_s is None:
-            self._busy_since_s = time.perf_counter()
+        self._note_what_runs()
         while not self._runner.start(plan, wait_s):
             self._finish_first()
+            self._note_what_runs()
 
     def _finish_all(self) -> None:
         while len(self._runner):
@@ -125,5 +126,13 @@ class EngineThread:
 
     def _finish_first(self) -> None:
         outcome = self._runner.finish_first(lambda: self.newest_epoch)
-        self._busy_since_s = time.perf_counter() if len(self._runner) else None
+        self._busy_since_s = None
+        if len(self._runner):
+            self._note_what_runs()
         self._deliver(outcome)
+
+    def _note_what_runs(self) -> None:
+        """A step is begun, or the one before it has ended."""
+        if self._busy_since_s is None:
+            self._busy_since_s = time.perf_counter()
+            self.at_hand = self._runner.first or self.begun

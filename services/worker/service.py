@@ -141,7 +141,7 @@ class Worker:
             beating.cancel()
             stopping.cancel()
         if not await asyncio.to_thread(self._thread.stop, ENGINE_STOP_S):
-            self._host.log.warning("leaving while a step still runs", step=self._thread.begun)
+            self._host.log.warning("leaving while a step still runs", step=self._thread.at_hand)
 
     async def _beat(self) -> None:
         """Heartbeats and whatever is overdue; the engine's steps never hold this up."""
@@ -153,7 +153,7 @@ class Worker:
                 self._send_heartbeat()
             self.frames.send_overdue()
             if self._stuck.is_over(now_s, self._opening):
-                epoch, step = self._thread.begun
+                epoch, step = self._thread.at_hand
                 raise EngineStuck(
                     f"step {step} of epoch {epoch} still runs {self._stuck.limit_s:g} s after epoch {self._opening} "
                     f"was announced, {self._thread.busy_s:.1f} s in all"

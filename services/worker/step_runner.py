@@ -117,6 +117,11 @@ class StepRunner:
         return len(self._running)
 
     @property
+    def first(self) -> tuple[int, int] | None:
+        """Epoch and step of the one that was begun first and is not finished."""
+        return (self._running[0].step.epoch, self._running[0].step.number) if self._running else None
+
+    @property
     def is_first_computed(self) -> bool:
         """Whether there is a step to be finished without a wait."""
         return bool(self._running) and self._running[0].is_computed.is_set()

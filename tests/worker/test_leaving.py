@@ -62,7 +62,7 @@ async def test_a_fenced_step_that_never_ends_ends_the_process(
     async with leader_of(nats_server) as leader:
         async with worker(fake_worker(nats_server, repository, *options), tmp_path / "log") as running:
             await leader.ask(1, [5, 6, 7], Sampling(max_tokens=300))
-            await until(lambda: leader.heartbeats and leader.heartbeats[-1].started == 6, "the step that hangs")
+            await until(lambda: leader.heartbeats and leader.heartbeats[-1].started >= 6, "the step that hangs")
             num_beats = len(leader.heartbeats)
             await until(lambda: len(leader.heartbeats) > num_beats + 3, "heartbeats during the step")
             await leader.fence(Fence(kind="worker", leader="stub", worker=leader.worker))
@@ -91,7 +91,7 @@ async def test_sigterm_while_a_step_hangs_exits_0_within_the_drain(
     async with leader_of(nats_server) as leader:
         async with worker(fake_worker(nats_server, repository, *options), tmp_path / "log") as running:
             await leader.ask(1, [5, 6, 7], Sampling(max_tokens=300))
-            await until(lambda: leader.heartbeats and leader.heartbeats[-1].started == 6, "the step that hangs")
+            await until(lambda: leader.heartbeats and leader.heartbeats[-1].started >= 6, "the step that hangs")
             running.process.send_signal(signal.SIGTERM)
             assert await running.exit_status() == 0
             assert "leaving before all sequences have ended" in running.log

@@ -96,7 +96,7 @@ _DRAW = {
         DRAW, "fmaxf(values[begin + 2], values[begin + 3]));", "values[begin + 2]);", (rarest_noise,)
     ),
     "sampling: no noise in a key": Mutant(DRAW, "__fadd_rn(value, gumbel(words[k]))", "value", (drawn_rows,)),
-    "sampling: masses end too early": Mutant(DRAW, "end, -80.0f", "end, -10.0f", (edges_of_top_p,)),
+    "sampling: masses end too early": Mutant(DRAW, "end, -80.0f", "end, -16.0f", (edges_of_top_p,)),
     "sampling: equals of a token are before it": Mutant(
         DRAW, "if (place.is_after(values[k], first + k)) before", "if (values[k] >= place.value) before", (flat_rows,)
     ),

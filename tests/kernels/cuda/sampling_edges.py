@@ -82,7 +82,7 @@ def edges_of_top_p(load: LoadKernels) -> None:
     for seed in range(10):
         values = random_logits(seed, 500, 2.0)
         if seed % 2:
-            values[32:] -= 11
+            values[32:] -= 16
         for share in masses_before_winner(values, row(seed=seed)):
             logits.append(values)
             rows.append(row(seed=seed, top_p=share))

@@ -49,6 +49,7 @@ def measure(node: Node, streams: int, step_ms: float, max_tokens: int = MAX_TOKE
         "wait_p50_percent": round(100 * wait.quantile(0.5) / step_s, 3),
         "wait_p99_percent": round(100 * wait.quantile(0.99) / step_s, 3),
         "wait_share_percent": round(100 * wait.total / busy_s, 3),
+        "idle_share_percent": round(100 * (wait.total + overhead.total) / busy_s, 3),  # for plans and for the host
         "overhead_mean_us": round(1e6 * overhead.total / step.num_values, 1),
         "step_mean_ms": round(1e3 * step.total / step.num_values, 3),
         "frame_stored_ms_p50": round(1e3 * frame.quantile(0.5), 2),

@@ -15,7 +15,8 @@ from bench.plan_wait import GOAL_P50_PERCENT, GOAL_P99_PERCENT, measure, reaches
 
 MODEL = "random-smollm2"
 STREAMS = (16, 64)
-_SHOWN = ("streams", "steps", "step_mean_ms", "wait_p50_percent", "wait_p99_percent", "wait_share_percent")
+GOAL_IDLE_PERCENT = 1.0
+_SHOWN = ("streams", "steps", "step_mean_ms", "wait_p50_percent", "wait_p99_percent", "idle_share_percent")
 
 
 def run(findings: Findings, where: Where) -> None:
@@ -37,11 +38,14 @@ def _measure(findings: Findings, node: Node, where: Where) -> None:
         findings.check(f"{count} streams answered", row["failed"] == 0, f"{row['failed']:.0f} failed")
         if where.is_dry:
             continue
-        goals = f"p50 < {GOAL_P50_PERCENT:g} %, p99 < {GOAL_P99_PERCENT:g} % of a step"
+        goals = f"p50 < {GOAL_P50_PERCENT:g} %, p99 < {GOAL_P99_PERCENT:g} % of a step, idle < {GOAL_IDLE_PERCENT:g} %"
         findings.row(
             "The engine's wait for its next plan, in percent of a step",
             **{name: row[name] for name in (*_SHOWN, "tokens_per_s")},
             goal=goals,
-            reached="met" if reaches_goals(row) else "missed",
+            reached="met" if reaches_goals(row) and row["idle_share_percent"] < GOAL_IDLE_PERCENT else "missed",
         )
-    findings.note("The goals are those of a step of 5 ms; the share of a shorter step is larger for the same wait.")
+    findings.note(
+        "The goals are those of a step of 5 ms; the share of a shorter step is larger for the same wait. Idle is the "
+        "share of its time that the engine waits for plans, or for the host between two steps."
+    )

@@ -144,10 +144,14 @@ class CudaEngine:
         return cls(model.name, model.version, config, weights, options, communicator, matrices)
 
     def warm_up(self) -> None:
-        """Computes a full prefill step, a full decode step and a single row, which write nothing into the cache."""
+        """Computes a full prefill step, a full decode step, a single row, and one with the token of the step before;
+        none of them writes anything into the cache."""
         num_rows = min(self._options.max_num_seqs, self._options.max_num_batched_tokens)
         for query_lens in (self._prompt_lens(), [1] * num_rows, [1]):
             self.step(warm_up_step(np.array(query_lens, dtype=np.int32), self.block_size))
+        behind = warm_up_step(np.ones(1, dtype=np.int32), self.block_size)
+        behind.carried = np.zeros(1, dtype=np.int32)
+        self.step(behind)
 
     def step(self, batch: StepInput) -> StepOutput:
         """See Engine."""

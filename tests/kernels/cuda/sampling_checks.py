@@ -95,9 +95,9 @@ def flat_rows(load: LoadKernels) -> None:
     signs[:, 9:] = 0.0  # equal all the same
     signs[:, :3] = -1.0
     check_rows(load, signs, rows)
-    late = torch.zeros(1, 4098)
-    late[0, 3000:] = 1.0  # the equals that a report splits have ids of two digits
-    check_rows(load, late, [row(temperature=0.0, logprobs=45)])
+    late = torch.zeros(2, 4098)
+    late[:, 3000:] = late[1, 100:120] = 1.0  # the equals that a report splits have ids of two digits
+    check_rows(load, late, [row(temperature=0.0, logprobs=45)] * 2)
 
 
 def drawn_rows(load: LoadKernels) -> None:

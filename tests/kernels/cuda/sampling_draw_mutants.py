@@ -211,6 +211,12 @@ _SELECT = {
     "sampling: a token's last digit alone": Mutant(
         SELECT, "token |= bin.index << shift", "token = bin.index << shift", (flat_rows,)
     ),
+    "sampling: the rank among all equals for that among some": Mutant(
+        SELECT,
+        "    token |= bin.index << shift;\n    rank -= bin.before;\n",
+        "    token |= bin.index << shift;\n",
+        (flat_rows,),
+    ),
     "sampling: equals of tokens with other keys": Mutant(
         SELECT, "key_of(value) == key && (other", "(other", (flat_rows,)
     ),

@@ -7,7 +7,7 @@ The loop submits tasks, the thread answers each with exactly one outcome, in ord
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from structlog.typing import FilteringBoundLogger
 
@@ -90,7 +90,7 @@ class EngineThread:
         try:
             while True:
                 waiting_since_s = time.perf_counter()
-                task = self._tasks.get()
+                task = self._next_task()
                 now_s = time.perf_counter()
                 if task is None:
                     return self._finish_all()
@@ -102,12 +102,21 @@ class EngineThread:
                     self._deliver(opened)
                 elif isinstance(task, PlanColumns):
                     self._take(task, 0.0 if len(self._runner) else now_s - waiting_since_s)
-                while self._runner.is_first_computed:
+                while self._runner.is_first_computed or self._runner.is_full:
                     self._finish_first()
         except BaseException as error:  # the thread is the process's reason to be: nothing may end it unseen
             self._deliver(EngineFailed(error))
         finally:
             self._runner.close()
+
+    def _next_task(self) -> PlanColumns | int | _Computed | None:
+        """Waits for it. A step that runs is watched only where the next plan does not come soon."""
+        if self._runner.runs_unwatched:
+            try:
+                return self._tasks.get(timeout=self._runner.patience_s)
+            except Empty:
+                self._runner.watch()
+        return self._tasks.get()
 
     def _take(self, plan: PlanColumns, wait_s: float) -> None:
         if plan.epoch != self.newest_epoch:

@@ -24,6 +24,8 @@ from shared.messages.pipeline import Rows
 
 MAX_FAILURES_IN_A_ROW = 3
 MAX_RUNNING = 2
+_MOST_PATIENCE_S = 0.002  # the next plan comes within a millisecond or so
+_PATIENCE = 0.5  # of a step like the last one
 _NO_OUTPUT = 0
 
 Failure = Literal["exception", "out_of_memory"]
@@ -62,8 +64,8 @@ class StepDropped:
 @dataclass(slots=True)
 class _Running:
     """A step that the engine has. launched: None if it could not be launched, or has to be computed again, since the
-    step before it failed. computed_s: when it was, by perf_counter; error: what came of it instead; is_computed: told
-    by whoever waits for it."""
+    step before it failed. computed_s: when it was, by perf_counter; error: what came of it instead. is_watched: another
+    thread waits for it, and then sets is_computed."""
 
     step: Step
     wait_s: float
@@ -74,6 +76,7 @@ class _Running:
     failure: Failure | None = None
     computed_s: float = 0.0
     error: Exception | None = None
+    is_watched: bool = False
     is_computed: Event = field(default_factory=Event)
 
 
@@ -92,7 +95,11 @@ class _Done:
 
 
 class StepRunner:
-    """Called from one thread. on_computed: called from another one whenever a step has been computed."""
+    """Called from one thread. on_computed: called from another one whenever a step that is watched has been computed.
+
+    patience_s: how long to wait for the next plan before the running step is watched. It hardly ends meanwhile; and once
+    the plan is there, this thread can wait for the step itself, which costs less than to hear of it from another one.
+    """
 
     def __init__(
         self, engine: Engine, executor: PlanExecutor, log: FilteringBoundLogger, on_computed: Callable[[], None]
@@ -102,16 +109,17 @@ class StepRunner:
         self._log = log
         self._on_computed = on_computed
         self._running: deque[_Running] = deque()
+        self.patience_s = 0.0
         self._computed_s = 0.0  # the newest finished step's
         self._failures_in_a_row = 0
         self._pipelined = engine if isinstance(engine, PipelinedEngine) else None
-        self._to_wait_for: SimpleQueue[_Running | None] = SimpleQueue()
+        self._to_watch: SimpleQueue[_Running | None] = SimpleQueue()
         if self._pipelined is not None:
-            NativeThread(self._wait_for_steps, "engine-waits").start()
+            NativeThread(self._watch_steps, "engine-watch").start()
 
     def close(self) -> None:
         """No step is begun any more."""
-        self._to_wait_for.put(None)
+        self._to_watch.put(None)
 
     def __len__(self) -> int:
         return len(self._running)
@@ -123,8 +131,23 @@ class StepRunner:
 
     @property
     def is_first_computed(self) -> bool:
-        """Whether there is a step to be finished without a wait."""
+        """Whether it is known that there is a step to be finished without a wait."""
         return bool(self._running) and self._running[0].is_computed.is_set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be done before the first step is finished."""
+        return len(self._running) == MAX_RUNNING
+
+    @property
+    def runs_unwatched(self) -> bool:
+        """Whether nobody would tell that the first step has been computed."""
+        return bool(self._running) and not (self._running[0].is_watched or self._running[0].is_computed.is_set())
+
+    def watch(self) -> None:
+        """Have on_computed called once the first step has been computed."""
+        self._running[0].is_watched = True
+        self._to_watch.put(self._running[0])
 
     def start(self, plan: PlanColumns, wait_s: float) -> bool:
         """Begin the plan's step; False, with nothing done, if a step that runs must be finished first.
@@ -141,31 +164,39 @@ class StepRunner:
         if batch is not None:
             running.launched = self._attempt(lambda: self._launch(batch), running)
         self._running.append(running)
-        if self._pipelined is not None and running.launched is not None:
-            self._to_wait_for.put(running)
-        else:
+        if self._pipelined is None or running.launched is None:
             self._note_computed(running)
         return True
 
     def _begin(self, plan: PlanColumns) -> Step | None:
         if not self._running:
             return self.executor.begin(plan)
-        if self._pipelined is None or len(self._running) == MAX_RUNNING or self._running[0].launched is None:
+        if self._pipelined is None or self.is_full or self._running[0].launched is None:
             return None
         return self.executor.begin_ahead(plan)
 
     def _launch(self, batch: StepInput) -> Launched:
         return _Done(self._engine.step(batch)) if self._pipelined is None else self._pipelined.launch(batch)
 
-    def _wait_for_steps(self) -> None:
-        while (running := self._to_wait_for.get()) is not None:
-            try:
-                if running.launched is not None:
-                    running.launched.wait()
-            except Exception as error:  # belongs to the thread that finishes the step
-                running.error = error
-            self._note_computed(running)
+    def _watch_steps(self) -> None:
+        while (running := self._to_watch.get()) is not None:
+            self._wait(running)
             self._on_computed()
+
+    def _wait(self, running: _Running) -> None:
+        try:
+            if running.launched is not None:
+                running.launched.wait()
+        except Exception as error:  # belongs to the thread that finishes the step
+            running.error = error
+        self._note_computed(running)
+
+    def _wait_or_hear(self, running: _Running) -> None:
+        """Until it is computed, here or by whoever watches."""
+        if running.is_watched or running.is_computed.is_set():
+            running.is_computed.wait()
+        else:
+            self._wait(running)
 
     def _note_computed(self, running: _Running) -> None:
         running.computed_s = time.perf_counter()
@@ -176,7 +207,7 @@ class StepRunner:
     def finish_first(self, newest_epoch: Callable[[], int]) -> StepDone | StepDropped:
         """The step that was begun first, once it is computed. Raises EngineBroken."""
         running = self._running[0]
-        running.is_computed.wait()
+        self._wait_or_hear(running)
         step = running.step
         output = self._output(step.batch, running) if step.epoch == newest_epoch() else None
         self._running.popleft()
@@ -187,6 +218,7 @@ class StepRunner:
             return StepDropped(step.epoch, step.number)
         frame = self.executor.finish(step, output)
         data = encode(frame)
+        self.patience_s = min(_MOST_PATIENCE_S, _PATIENCE * (running.computed_s - started_s))
         after_s = 0.0 if self._running else time.perf_counter() - running.computed_s
         return StepDone(
             frame=frame,
@@ -216,7 +248,7 @@ class StepRunner:
         # Not before the error is gone: it keeps the failed step's memory, which may be what is lacking.
         running.launched = running.error = None
         for later in list(self._running)[1:]:
-            later.is_computed.wait()
+            self._wait_or_hear(later)
             later.launched = later.error = None  # it went on with tokens that nobody has sampled
         output = self._recover(batch, running)
         self._note_computed(running)

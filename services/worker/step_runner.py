@@ -97,8 +97,8 @@ class _Done:
 class StepRunner:
     """Called from one thread. on_computed: called from another one whenever a step that is watched has been computed.
 
-    patience_s: how long to wait for the next plan before the running step is watched. It hardly ends meanwhile; and once
-    the plan is there, this thread can wait for the step itself, which costs less than to hear of it from another one.
+    patience_s: how long to wait for the next plan before the running step is watched. It hardly ends meanwhile; and
+    once the plan is there, this thread can wait for the step itself, which costs less than to hear of it from another.
     """
 
     def __init__(

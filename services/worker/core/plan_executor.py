@@ -211,16 +211,18 @@ class PlanExecutor:
             new_index = np.cumsum(step.keep) - 1
             failed = {int(new_index[index]): reason for index, reason in failed.items() if step.keep[index]}
             batch, rows = only(batch, step.keep)
+        sampled = batch.sampled
         if failed:
             self._last = None
             for index, reason in failed.items():
                 self.table.finished[step.items.slots[index]] = True
                 step.errors.append(RowError(int(step.items.sequences[index]), reason))
+            alive = ~np.isin(sampled, list(failed))
+            sampled, rows = sampled[alive], rows[alive]
         self._extend(step.items, batch)
         if output.spoiled_blocks:
             self.ledger.forget(np.array(output.spoiled_blocks, dtype=np.int32))
-        alive = np.array([index not in failed for index in batch.sampled.tolist()], dtype=np.bool_)
-        return self._frame(step, batch.sampled[alive], rows[alive], tokens, output.logprobs)
+        return self._frame(step, sampled, rows, tokens, output.logprobs)
 
     def _frame(
         self,

@@ -1,5 +1,6 @@
-"""How many KV blocks fit on a device, and what is said where none do."""
+"""How many KV blocks fit on a device, what is said where none do, and that the engine for one is complete."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from services.worker.engine.cuda import CudaEngine, resolve_cuda_dtype
 from services.worker.engine.cuda_memory import GIB, CacheNeeds, MemoryProfile, num_cuda_blocks
+from services.worker.engine.interface import Engine
 from services.worker.engine.options import EngineError
 from shared.repository.stored_model import StoredModel
 
@@ -54,3 +56,13 @@ def test_dtypes(tiny_model: StoredModel) -> None:
 def test_without_a_device_it_says_so(tiny_model: StoredModel) -> None:
     with pytest.raises(EngineError, match="finds no CUDA device"):
         CudaEngine.load(tiny_model, None)  # type: ignore[arg-type]  # not read
+
+
+def test_the_engine_has_all_that_one_with_a_queue_has() -> None:
+    """Without a device there is none to be asked; and one that lacks a name would be taken for one without a queue."""
+    source = inspect.getsource(CudaEngine)
+    missing = [
+        name for name in Engine.__annotations__ if not hasattr(CudaEngine, name) and f"self.{name} = " not in source
+    ]
+    assert missing == []
+    assert all(callable(getattr(CudaEngine, name)) for name in ("warm_up", "step", "swap", "launch", "compute_logits"))

@@ -4,6 +4,7 @@ Decoding is a share of the bandwidth of a plain copy in the same run, keys and v
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,12 +26,21 @@ from bench.gpu_check.attention_inputs import (
     Row,
     make_inputs,
 )
-from bench.gpu_check.attention_table import OURS, Add, Clock, add_decode, add_prefill, difference, verdict
+from bench.gpu_check.attention_table import (
+    ALLOWED,
+    OURS,
+    Clock,
+    Peer,
+    add_decode,
+    add_peer,
+    add_prefill,
+    difference,
+    verdict,
+)
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.where import Where
 
 _BACKENDS = {"SDPA flash": SDPBackend.FLASH_ATTENTION, "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION}
-_ALLOWED = 1e-2  # of the norm, between two ways of computing the same in bfloat16
 _FP8_TABLE = "Decode with a cache of fp8"
 _PROMPT_TABLE = "Prompts against peers"
 
@@ -60,8 +70,8 @@ def _decode(findings: Findings, where: Where, clock: Clock, row: Row) -> float |
     add_decode(findings, clock, row, OURS, seconds)
     is_uniform = len(set(row.lengths)) == 1
     if is_uniform and not row.is_fp8:
-        for name, peer in _peers(inputs, where, is_causal=False):
-            _add_peer(findings, clock, row, name, peer, add_decode)
+        for name, make in _peers(inputs, where, is_causal=False):
+            add_peer(findings, clock, row, name, make, add_decode)
     return seconds
 
 
@@ -71,22 +81,22 @@ def _prefill(findings: Findings, where: Where, clock: Clock, row: Row) -> None:
     _check(findings, inputs, row)
     add_prefill(findings, clock, row, OURS, seconds)
     shares = {"SDPA flash": PREFILL_OF_FLASH, "SDPA cuDNN": PREFILL_OF_CUDNN}
-    for name, peer in _peers(inputs, where, is_causal=True):
-        share = _ratio(_add_peer(findings, clock, row, name, peer, add_prefill), seconds)
+    for name, make in _peers(inputs, where, is_causal=True):
+        share = _ratio(add_peer(findings, clock, row, name, make, add_prefill), seconds)
         if name in shares:
             findings.row(
                 _PROMPT_TABLE, row=row.name, peer=name, **{"ours of its rate": share, **verdict(share, shares[name], 0)}
             )
 
 
-def _peers(inputs: Inputs, where: Where, is_causal: bool) -> list[tuple[str, Callable[[], Tensor]]]:
+def _peers(inputs: Inputs, where: Where, is_causal: bool) -> list[tuple[str, Callable[[], Peer]]]:
     """On dense copies of the same caches."""
     query, keys, values = inputs.dense_query(), inputs.dense(inputs.key_cache), inputs.dense(inputs.value_cache)
 
     def attend() -> Tensor:
         return scaled_dot_product_attention(query, keys, values, is_causal=is_causal, enable_gqa=True)
 
-    def by(backend: SDPBackend) -> Callable[[], Tensor]:
+    def by(backend: SDPBackend) -> Peer:
         def attend_by() -> Tensor:
             with sdpa_kernel(backend):
                 return attend()
@@ -94,27 +104,8 @@ def _peers(inputs: Inputs, where: Where, is_causal: bool) -> list[tuple[str, Cal
         return attend_by
 
     if where.is_dry:
-        return [("SDPA", attend)]
-    return [(name, by(backend)) for name, backend in _BACKENDS.items()]
-
-
-def _add_peer(
-    findings: Findings,
-    clock: Clock,
-    row: Row,
-    name: str,
-    peer: Callable[[], Tensor],
-    add: Add,
-) -> float | None:
-    """A peer that cannot do it says why, in its row."""
-    try:
-        peer()
-        seconds = clock(peer)
-    except RuntimeError as error:
-        findings.note(f"{name}, {row.name}: {str(error).strip().splitlines()[0]}")
-        return None
-    add(findings, clock, row, name, seconds)
-    return seconds
+        return [("SDPA", lambda: attend)]
+    return [(name, partial(by, backend)) for name, backend in _BACKENDS.items()]
 
 
 def _check(findings: Findings, inputs: Inputs, row: Row) -> None:
@@ -128,7 +119,7 @@ def _check(findings: Findings, inputs: Inputs, row: Row) -> None:
             query[index : index + 1], keys, values, is_causal=row.queries > 1, enable_gqa=True
         )
         worst = max(worst, difference(own[index : index + 1], expected))
-    findings.check(f"{row.name}: equals torch", worst <= _ALLOWED, f"off by {worst:.1e} of the norm")
+    findings.check(f"{row.name}: equals torch", worst <= ALLOWED, f"off by {worst:.1e} of the norm")
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

@@ -2,19 +2,19 @@
 
 import importlib
 import importlib.util
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from bench.gpu_check.attention_inputs import BLOCK_SIZE, DECODE, Inputs, make_inputs
-from bench.gpu_check.attention_table import Clock, add_decode, difference
+from bench.gpu_check.attention_table import Clock, Peer, add_decode, add_peer
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.where import Where
 
 WHO = "FlashInfer"
 _WORKSPACE_BYTES = 128 << 20
-_ALLOWED = 1e-2
 
 
 def run(findings: Findings, where: Where) -> None:
@@ -30,20 +30,10 @@ def run(findings: Findings, where: Where) -> None:
     for row in DECODE:
         inputs = make_inputs(row, where)
         inputs.launch()
-        try:
-            wrapper = _planned(flashinfer, inputs)
-            out = wrapper.run(inputs.query, (inputs.key_cache, inputs.value_cache))
-            off = difference(out, inputs.out)
-            seconds = clock(lambda: wrapper.run(inputs.query, (inputs.key_cache, inputs.value_cache)))  # noqa: B023
-        except Exception as error:  # of its compiler, of any kind
-            findings.note(f"{WHO}, {row.name}: {str(error).strip().splitlines()[0]}")
-            continue
-        if off > _ALLOWED:
-            findings.note(f"{WHO}, {row.name}: its result is {off:.1e} of the norm away from ours.")
-        add_decode(findings, clock, row, WHO, seconds)
+        add_peer(findings, clock, row, WHO, partial(_planned, flashinfer, inputs), add_decode, inputs.out)
 
 
-def _planned(flashinfer: Any, inputs: Inputs) -> Any:
+def _planned(flashinfer: Any, inputs: Inputs) -> Peer:
     row, device = inputs.row, inputs.query.device
     lengths = np.array(row.lengths)
     counts = -(-lengths // BLOCK_SIZE)
@@ -60,4 +50,4 @@ def _planned(flashinfer: Any, inputs: Inputs) -> Any:
         q_data_type=torch.bfloat16,
         kv_data_type=torch.bfloat16,
     )
-    return wrapper
+    return lambda: wrapper.run(inputs.query, (inputs.key_cache, inputs.value_cache))

@@ -9,12 +9,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from bench.gpu_check.attention_inputs import DECODE, PREFILL, TINY_DECODE, TINY_PREFILL, Inputs, Row, make_inputs
-from bench.gpu_check.attention_table import Add, Clock, add_decode, add_prefill, difference
+from bench.gpu_check.attention_table import Add, Clock, Peer, add_decode, add_peer, add_prefill
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.where import Where
 
 WHO = "flex_attention"
-_ALLOWED = 1e-2
 _UNIFORM = (0, 1, 2)  # of DECODE: a recompilation for each further shape takes seconds
 
 
@@ -31,20 +30,10 @@ def run(findings: Findings, where: Where) -> None:
 
 def _row(findings: Findings, clock: Clock, inputs: Inputs, attend: Callable[..., Tensor], add: Add) -> None:
     row = inputs.row
-    peer = _peer(inputs, attend)
-    expected = _expected(inputs, row)
-    try:
-        off = difference(peer(), expected)
-        seconds = clock(peer)
-    except Exception as error:  # of the compiler, of any kind
-        findings.note(f"{WHO}, {row.name}: {str(error).strip().splitlines()[0]}")
-        return
-    if off > _ALLOWED:
-        findings.note(f"{WHO}, {row.name}: its result is off by {off:.1e} of the norm.")
-    add(findings, clock, row, WHO, seconds)
+    add_peer(findings, clock, row, WHO, lambda: _peer(inputs, attend), add, _expected(inputs, row))
 
 
-def _peer(inputs: Inputs, attend: Callable[..., Tensor]) -> Callable[[], Tensor]:
+def _peer(inputs: Inputs, attend: Callable[..., Tensor]) -> Peer:
     query, keys, values = inputs.dense_query(), inputs.dense(inputs.key_cache), inputs.dense(inputs.value_cache)
     if inputs.row.queries == 1:
         return lambda: attend(query, keys, values, enable_gqa=True)

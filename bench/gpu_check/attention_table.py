@@ -12,6 +12,7 @@ from bench.gpu_check.where import Where
 from kernels.check.run import DeviceClock
 
 OURS = "tokenbus"
+ALLOWED = 1e-2  # of the norm, between two ways of computing the same in bfloat16
 DECODE_TABLE = "Decode: one query a sequence"
 PREFILL_TABLE = "Prompts"
 
@@ -69,6 +70,30 @@ def add_prefill(findings: Findings, clock: Clock, row: Row, who: str, seconds: f
 
 
 Add = Callable[[Findings, Clock, Row, str, float | None], None]
+Peer = Callable[[], Tensor]
+
+
+def add_peer(
+    findings: Findings,
+    clock: Clock,
+    row: Row,
+    who: str,
+    make: Callable[[], Peer],
+    add: Add,
+    expected: Tensor | None = None,
+) -> float | None:
+    """A peer's row, and its seconds; one that cannot do it says why instead. expected: what it should compute."""
+    try:
+        peer = make()
+        off = 0.0 if expected is None else difference(peer(), expected)
+        seconds = clock(peer)
+    except Exception as error:  # of libraries and compilers, of any kind
+        findings.note(f"{who}, {row.name}: {str(error).strip().splitlines()[0]}")
+        return None
+    if off > ALLOWED:
+        findings.note(f"{who}, {row.name}: its result is off by {off:.1e} of the norm.")
+    add(findings, clock, row, who, seconds)
+    return seconds
 
 
 def verdict(value: float | None, goal: float, stretch: float) -> dict[str, Cell]:

@@ -69,8 +69,44 @@ def test_rounding_is_to_the_nearest_value(grid: Grid, weights: Tensor) -> None:
 @pytest.mark.parametrize("desc_act", [False, True])
 def test_gptq_is_better_than_rounding(grid: Grid, desc_act: bool, weights: Tensor, statistics: InputStatistics) -> None:
     plain = error_of(round_plainly(weights, grid).dequantise(), weights, statistics)
-    matrix = quantise_gptq(weights, statistics.products, grid, desc_act)
+    matrix = quantise_gptq(weights, statistics.trusted_products, grid, desc_act)
     assert error_of(matrix.dequantise(), weights, statistics) < 0.6 * plain
+
+
+@pytest.mark.parametrize("noise", [1.0, 6.0, 30.0])
+@pytest.mark.parametrize("num_tokens", [N_IN // 2, N_IN, 4 * N_IN])
+def test_gptq_is_not_worse_than_rounding_on_tokens_that_it_has_not_seen(
+    num_tokens: int, noise: float, weights: Tensor
+) -> None:
+    """However few tokens it has seen, and however little these say: the correlations of a few tokens are mostly chance,
+    and what makes good for them makes all others worse."""
+    random = torch.Generator().manual_seed(7)
+    mixing = torch.randn((N_IN // 4, N_IN), generator=random)
+    sizes = torch.rand(N_IN, generator=random) ** 6 * 20 + 0.1
+    seen_ones, others = InputStatistics(N_IN), InputStatistics(N_IN)
+    for statistics, count in ((seen_ones, num_tokens), (others, 4000)):
+        known = torch.randn((count, N_IN // 4), generator=random) @ mixing
+        statistics.add((known + noise * torch.randn((count, N_IN), generator=random)) * sizes)
+    for grid in GRIDS:
+        plain = error_of(round_plainly(weights, grid).dequantise(), weights, others)
+        for desc_act in (False, True):
+            found = quantise_gptq(weights, seen_ones.trusted_products, grid, desc_act).dequantise()
+            assert error_of(found, weights, others) < (0.7 if noise == 1.0 else 1.06) * plain, (grid, desc_act)
+
+
+def test_products_of_different_inputs_are_trusted_as_far_as_tokens_can_tell() -> None:
+    """Never wholly; not at all where they are chance; what a single input is, always."""
+    random = torch.Generator().manual_seed(8)
+    same = torch.randn((4000, 1), generator=random) * torch.ones(16)
+    nothing = torch.randn((50, 16), generator=random)
+    for x, least, most in ((same, 0.75, 0.8), (nothing, 0.0, 0.1)):
+        statistics = InputStatistics(16)
+        statistics.add(x)
+        products, trusted = statistics.products, statistics.trusted_products
+        assert torch.equal(trusted.diagonal(), products.diagonal())
+        kept = float(trusted[0, 1] / products[0, 1])
+        assert least <= kept <= most
+        assert torch.allclose(trusted - trusted.diagonal().diag(), kept * (products - products.diagonal().diag()))
 
 
 def test_inputs_that_do_not_depend_on_each_other_are_rounded_plainly(weights: Tensor) -> None:
@@ -80,7 +116,7 @@ def test_inputs_that_do_not_depend_on_each_other_are_rounded_plainly(weights: Te
 
 
 def test_desc_act_takes_the_largest_inputs_first(weights: Tensor, statistics: InputStatistics) -> None:
-    matrix = quantise_gptq(weights, statistics.products, Int4Grid(64), True)
+    matrix = quantise_gptq(weights, statistics.trusted_products, Int4Grid(64), True)
     assert isinstance(matrix, GroupedMatrix)
     sizes = statistics.products.diagonal()
     by_group = [sizes[matrix.group_of == group] for group in range(4)]
@@ -88,10 +124,13 @@ def test_desc_act_takes_the_largest_inputs_first(weights: Tensor, statistics: In
     assert all(float(one.min()) >= float(after.max()) for one, after in pairwise(by_group))
 
 
-def test_an_input_that_never_was_anything_does_no_harm(weights: Tensor, statistics: InputStatistics) -> None:
-    products = statistics.products
-    products[:, 5] = products[5] = 0.0
-    assert torch.isfinite(quantise_gptq(weights, products, Int4Grid(32), False).dequantise()).all()
+def test_an_input_that_never_was_anything_does_no_harm(weights: Tensor) -> None:
+    silent = InputStatistics(N_IN)
+    silent.add(torch.randn((400, N_IN), generator=torch.Generator().manual_seed(9)).index_fill(1, torch.tensor(5), 0.0))
+    for seen_ones in (silent, InputStatistics(N_IN)):
+        seen_ones.add(torch.zeros((1, N_IN)))
+        matrix = quantise_gptq(weights, seen_ones.trusted_products, Int4Grid(32), False)
+        assert torch.isfinite(matrix.dequantise()).all()
 
 
 @pytest.mark.parametrize("group_size", [32, 128])

@@ -15,7 +15,7 @@ _BLOCK = 128  # inputs whose changes to later ones are applied together
 
 
 def quantise_gptq(weights: Tensor, products: Tensor, grid: Grid, desc_act: bool) -> QuantisedMatrix:
-    """weights: float32 [n_out, n_in]; products: float64 [n_in, n_in], see InputStatistics.
+    """weights: float32 [n_out, n_in]; products: float64 [n_in, n_in], InputStatistics.trusted_products.
 
     desc_act: the inputs with the largest second moments first, so that all others make good for these; groups are then
     formed in that order.

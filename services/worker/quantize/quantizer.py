@@ -85,7 +85,7 @@ def _compensated(layer: DecoderLayer, layer_pass: LayerPass, recipe: Recipe) -> 
     for name in PROJECTIONS:
         statistics = seen(layer_pass.inputs(name, layer))
         weights = projection(layer, name).weight
-        matrices[name] = quantise_gptq(weights, statistics.products, recipe.grid, recipe.desc_act)
+        matrices[name] = quantise_gptq(weights, statistics.trusted_products, recipe.grid, recipe.desc_act)
         layer = with_weight(layer, name, matrices[name].dequantise())
     return QuantisedLayer(layer, matrices), layer_pass.outputs(layer)
 

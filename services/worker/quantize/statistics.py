@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+_OTHER_TEXTS = 0.2  # of what the calibration text says of inputs together, so much is taken to be so only there
+
 
 class InputStatistics:
     """products: float64 [n, n], the mean of x x^T over all inputs x. magnitudes: float64 [n], of |x|."""
@@ -23,6 +25,23 @@ class InputStatistics:
     @property
     def products(self) -> Tensor:
         return self._products / self._count
+
+    @property
+    def trusted_products(self) -> Tensor:
+        """The products as far as other texts can be expected to have them: those of different inputs are shrunk.
+
+        N tokens show squared correlations of 1 / N between inputs that have nothing to do with each other.
+        Compensating for what is chance, or is so in this text alone, makes other texts worse.
+        """
+        products = self.products
+        diagonal = products.diagonal()
+        sizes = diagonal.sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+        correlations = products / sizes / sizes.unsqueeze(1)
+        num_pairs = len(sizes) * (len(sizes) - 1)
+        found = float(correlations.fill_diagonal_(0).square().sum())
+        by_chance = num_pairs / self._count / found if found else 1.0
+        kept = max(0.0, 1 - _OTHER_TEXTS - by_chance)
+        return kept * products + (1 - kept) * diagonal.diag()
 
     @property
     def magnitudes(self) -> Tensor:

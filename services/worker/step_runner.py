@@ -213,7 +213,8 @@ class StepRunner:
         self._running.popleft()
         started_s = max(running.begun_s, self._computed_s)
         before_s = max(0.0, running.begun_s - running.swap_s - max(running.taken_s, self._computed_s))
-        self._computed_s = running.computed_s
+        # One with nothing to compute was computed when it was begun, maybe before the step in front of it.
+        self._computed_s = running.computed_s = max(started_s, running.computed_s)
         if output is None or step.epoch != newest_epoch():
             return StepDropped(step.epoch, step.number)
         frame = self.executor.finish(step, output)

@@ -101,6 +101,28 @@ def test_a_sequence_that_ends_is_dropped_from_the_step_behind(bench: PipelinedBe
     assert [[row.sequence for row in rows_of(frame)] for frame in frames] == [[1, 2], [2]]
 
 
+def test_a_step_with_nothing_to_compute_takes_no_time_and_ends_no_earlier_than_the_one_before_it(
+    bench: PipelinedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the only sequence ends with a step, two plans behind which still hold it: the second one's step is begun
+    while the first one's runs, and has nothing left."""
+    monkeypatch.setattr(step_runner, "time", SimpleNamespace(perf_counter=itertools.count(1).__next__))
+    bench.leader.add(Planned(1, [1, 2], Sampling(max_tokens=9, eos_token_ids=tuple(continuation([1, 2], 1)))))
+    hold_two_steps(bench)
+    bench.submit()
+    bench.engine.may_tell.set()
+    done = [bench.next_step() for _ in range(3)]
+    assert [each.num_tokens for each in done] == [2, 1, 0]
+    assert [each.computed_s for each in done] == sorted(each.computed_s for each in done)
+    assert done[1].step_s > 0 and done[2].step_s == 0
+    sequence = Planned(2, [3, 4], Sampling(max_tokens=3))
+    bench.leader.add(sequence)
+    for _ in range(3):
+        bench.submit()
+        bench.next_step()
+    assert sequence.outputs == continuation([3, 4], 3)
+
+
 def test_a_step_that_fails_takes_the_one_behind_along_and_nobody_loses_anything(bench: PipelinedBench) -> None:
     sequences = [Planned(number, [1, 2, number], Sampling(max_tokens=4)) for number in range(3)]
     for sequence in sequences:

@@ -301,6 +301,24 @@ def test_what_needs_the_outcome_of_the_running_step_waits_for_it(what: str) -> N
     assert ahead.batch is None or ahead.batch.token_ids.tolist()[:1] == [5]
 
 
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_cache_is_forgotten_only_for_an_error_that_is_told(fails_first: bool) -> None:
+    """A row behind the end of its sequence may fail like any other, and an engine then calls all its blocks spoiled."""
+    executor = make_executor()
+    prompt = list(range(1, BLOCK_SIZE + 2))
+    sequence = new(1, len(prompt), Sampling(max_tokens=8, eos_token_ids=(6,)))
+    plan = make_plan(EPOCH, 1, [Item(1, 0, len(prompt), prompt, 0, [0, 1])], [sequence])
+    step = executor.begin(PlanColumns(plan))
+    behind = executor.begin_ahead(PlanColumns(make_plan(EPOCH, 2, [Item(1, len(prompt), 1, [], 1)])))
+    assert behind is not None
+    failing = StepOutput(np.array([5], dtype=np.int32), errors={0: "not finite"}, spoiled_blocks=[0, 1])
+    eos = StepOutput(np.array([6], dtype=np.int32))
+    first = executor.finish(step, failing if fails_first else eos)
+    second = executor.finish(behind, failing)
+    assert (len(first.errors), second.errors, rows_of(second)) == (int(fails_first), [], [])
+    assert (executor.ledger.hash_of(0) is None) == fails_first
+
+
 def test_steps_are_finished_in_their_order() -> None:
     executor, leader = make_executor(), SmallLeader(BLOCK_SIZE)
     leader.open_epoch(EPOCH)

@@ -221,7 +221,7 @@ class PlanExecutor:
             sampled, rows = sampled[alive], rows[alive]
         self._extend(step.items, batch)
         if output.spoiled_blocks:
-            self.ledger.forget(np.array(output.spoiled_blocks, dtype=np.int32))
+            self._forget_spoiled(batch, list(failed), output.spoiled_blocks)
         return self._frame(step, sampled, rows, tokens, output.logprobs)
 
     def _frame(
@@ -301,6 +301,13 @@ class PlanExecutor:
             for index in np.flatnonzero(~single).tolist():
                 first, last = batch.cu_seqlens_q[index], batch.cu_seqlens_q[index + 1]
                 self._extend_by_many(int(items.slots[index]), int(items.start[index]), batch.token_ids[first:last])
+
+    def _forget_spoiled(self, batch: StepInput, failed: list[int], spoiled_blocks: list[int]) -> None:
+        """failed: those whose errors the frame tells. A row that is dropped may fail, too: blocks of its sequence that
+        were full before stay good, and the scheduler, which hears of no error, counts on them."""
+        used = -(-batch.context_lens // self.table.block_size)
+        theirs = {block for index in failed for block in batch.block_tables[index, : used[index]].tolist()}
+        self.ledger.forget(np.array([block for block in spoiled_blocks if block in theirs], dtype=np.int32))
 
     def _extend_by_one(self, slots: NDArray[np.int64], start: NDArray[np.int32], token_ids: NDArray[np.int32]) -> None:
         table = self.table

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.worker.quantize.awq import search_scales
+from services.worker.quantize.clipping import round_clipped
 from services.worker.quantize.gptq import quantise_gptq
 from services.worker.quantize.grids import Grid, Int4Grid, ScaledGrid, round_plainly
 from services.worker.quantize.statistics import InputStatistics, output_error
@@ -151,3 +152,30 @@ def test_inputs_from_the_same_outputs_share_scales(weights: Tensor, statistics: 
 def test_groups_of_zeros_stay_zeros() -> None:
     for grid in GRIDS:
         assert not round_plainly(torch.zeros((8, 128)), grid).dequantise().any()
+
+
+@pytest.mark.parametrize("grid", [Int4Grid(32), Int4Grid(128)], ids=str)
+def test_clipping_changes_no_output_more_than_rounding(
+    grid: Grid, weights: Tensor, statistics: InputStatistics
+) -> None:
+    """And most of them less. Errors are of each group by itself, as clipping is chosen."""
+    products = torch.block_diag(
+        *(
+            statistics.products[i : i + grid.group_size, i : i + grid.group_size]
+            for i in range(0, N_IN, grid.group_size)
+        )
+    )
+    heavy = weights * (1 + torch.rand(weights.shape, generator=torch.Generator().manual_seed(10)) ** 12 * 4)
+    plain = (round_plainly(heavy, grid).dequantise() - heavy).double()
+    clipped = (round_clipped(heavy, statistics.products, grid).dequantise() - heavy).double()
+    before, after = (((errors @ products) * errors).sum(dim=1) for errors in (plain, clipped))
+    assert (after <= before * 1.0001).all()
+    assert float(after.sum()) < 0.9 * float(before.sum())
+
+
+def test_outputs_that_stay_whole_are_rounded_plainly(weights: Tensor, statistics: InputStatistics) -> None:
+    """Queries' and keys', and no others'."""
+    plain = round_plainly(weights, Int4Grid(32)).dequantise()
+    clipped = round_clipped(weights, statistics.products, Int4Grid(32), 16).dequantise()
+    assert torch.equal(clipped[:16], plain[:16])
+    assert not (clipped[16:] == plain[16:]).all(dim=1).any()

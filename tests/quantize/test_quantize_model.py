@@ -13,7 +13,7 @@ from services.worker.engine.cpu import CpuEngine
 from services.worker.models.layer_parts import PROJECTIONS, projection
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
-from services.worker.quantize import awq
+from services.worker.quantize import awq, clipping
 from services.worker.quantize.calibration import Heads, LayerPass, run_layer, split_text
 from services.worker.quantize.command import quantise_model
 from services.worker.quantize.grids import Int4Grid
@@ -121,11 +121,21 @@ def test_awqs_scales_change_nothing_by_themselves(tmp_path: Path, architecture: 
     repeats = (config.num_attention_heads // config.num_key_value_heads, config.head_dim)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(awq, "output_error", lambda difference, products: float(-difference.std()))  # any power but 0
-        scaled = awq.scale_layer(layer, sees, Int4Grid(32), repeats, torch.bfloat16)
+        scaled, _ = awq.scale_layer(layer, sees, Int4Grid(32), repeats, torch.bfloat16)
     for name in PROJECTIONS:
         assert not torch.allclose(projection(scaled, name).weight, projection(layer, name).weight, rtol=0.1)
     before, after = (run_layer(heads, each, [residual])[0] for each in (layer, scaled))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_awq_clips_all_but_queries_and_keys(tmp_path: Path) -> None:
+    model = stored_with_outliers(tmp_path)
+    clipped = dict(iter_weights(quantised(tmp_path, model, Recipe("awq", 32), "clipped")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clipping, "_MOST_STEPS", 0)
+        whole = dict(iter_weights(quantised(tmp_path, model, Recipe("awq", 32), "whole")))
+    same = {name for name in whole if "layers.0." in name and torch.equal(clipped[name], whole[name])}
+    assert {name.split(".")[-2] for name in same if name.endswith("_proj.weight")} == {"q_proj", "k_proj"}
 
 
 @pytest.mark.parametrize(

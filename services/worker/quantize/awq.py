@@ -53,21 +53,27 @@ def scale_layer(
     grid: Grid,
     repeats: tuple[int, int],
     stored: torch.dtype,
-) -> DecoderLayer:
-    """The same layer with scaled weights: those of output into the values' rows, of down into up's, of the others into
-    the norms. statistics: by projection. repeats: (query heads of a key head, head_dim). stored: dtype of norms.
+) -> tuple[DecoderLayer, dict[str, Tensor]]:
+    """The same layer with scaled weights, and the scales by projection: those of output go into the values' rows, of
+    down into up's, of the others into the norms. statistics: by projection. repeats: (query heads of a key head,
+    head_dim). stored: dtype of norms.
     """
     heads, head_dim = repeats
-    scales = search_scales(projection(layer, "output").weight, statistics["output"], grid, repeats)
-    layer = with_weight(layer, "output", projection(layer, "output").weight * scales)
-    layer = _divide_last_rows(layer, "query_key_value", scales.reshape(-1, heads, head_dim)[:, 0].reshape(-1))
-    scales = search_scales(projection(layer, "down").weight, statistics["down"], grid)
-    layer = with_weight(layer, "down", projection(layer, "down").weight * scales)
-    layer = _divide_last_rows(layer, "gate_up", scales)
-    norm, weight = _scaled(layer.attention_norm, layer, "query_key_value", statistics, grid, stored)
-    layer = replace(with_weight(layer, "query_key_value", weight), attention_norm=norm)
-    norm, weight = _scaled(layer.feed_forward_norm, layer, "gate_up", statistics, grid, stored)
-    return replace(with_weight(layer, "gate_up", weight), feed_forward_norm=norm)
+    scales = {
+        "output": search_scales(projection(layer, "output").weight, statistics["output"], grid, repeats),
+        "down": search_scales(projection(layer, "down").weight, statistics["down"], grid),
+    }
+    for name, used in scales.items():
+        layer = with_weight(layer, name, projection(layer, name).weight * used)
+    of_values = scales["output"].reshape(-1, heads, head_dim)[:, 0].reshape(-1)
+    layer = _divide_last_rows(layer, "query_key_value", of_values)
+    layer = _divide_last_rows(layer, "gate_up", scales["down"])
+    norms: dict[str, RmsNorm] = {}
+    for name, norm in (("query_key_value", layer.attention_norm), ("gate_up", layer.feed_forward_norm)):
+        weight = projection(layer, name).weight
+        norms[name], scales[name] = _scaled(norm, search_scales(weight, statistics[name], grid), stored)
+        layer = with_weight(layer, name, weight * scales[name])
+    return replace(layer, attention_norm=norms["query_key_value"], feed_forward_norm=norms["gate_up"]), scales
 
 
 def _divide_last_rows(layer: DecoderLayer, name: str, scales: Tensor) -> DecoderLayer:
@@ -80,16 +86,8 @@ def _divide_last_rows(layer: DecoderLayer, name: str, scales: Tensor) -> Decoder
     return with_weight(layer, name, weight, bias)
 
 
-def _scaled(
-    norm: RmsNorm,
-    layer: DecoderLayer,
-    name: str,
-    statistics: Mapping[str, InputStatistics],
-    grid: Grid,
-    stored: torch.dtype,
-) -> tuple[RmsNorm, Tensor]:
-    """The norm and the projection after it. The norm is rounded as it will be stored, and the weights make it good."""
-    weight = projection(layer, name).weight
-    divided = (norm.weight / search_scales(weight, statistics[name], grid)).to(stored).float()
+def _scaled(norm: RmsNorm, scales: Tensor, stored: torch.dtype) -> tuple[RmsNorm, Tensor]:
+    """The norm divided and rounded as it will be stored, and the scales of weights that make just that good."""
+    divided = (norm.weight / scales).to(stored).float()
     exact = torch.where(divided == 0, torch.ones_like(divided), norm.weight / divided)
-    return replace(norm, weight=divided), weight * exact
+    return replace(norm, weight=divided), exact

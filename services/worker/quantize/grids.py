@@ -101,9 +101,14 @@ class ScaledGrid:
 
 def round_plainly(weights: Tensor, grid: Grid) -> QuantisedMatrix:
     """Each weight to the nearest value, whatever its inputs are. weights: float32 [n_out, n_in]."""
+    groups = torch.split(weights, grid.group_size or weights.shape[1], dim=1)
+    return round_to(weights, grid, [grid.fit(group) for group in groups])
+
+
+def round_to(weights: Tensor, grid: Grid, fits: list[Fit]) -> QuantisedMatrix:
+    """Each weight to the nearest value of its group's fit. weights: float32 [n_out, n_in], grouped as they come."""
     size = grid.group_size or weights.shape[1]
     groups = torch.split(weights, size, dim=1)
-    fits = [grid.fit(group) for group in groups]
     codes = torch.cat([grid.codes(group, fit) for group, fit in zip(groups, fits, strict=True)], dim=1)
     return grid.matrix(codes, fits, torch.arange(weights.shape[1]) // size)
 

@@ -1,6 +1,6 @@
 """From a model and a text to quantised projections: each layer on what the quantised layers before it give."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from services.worker.models.layer_parts import PROJECTIONS, projection, with_wei
 from services.worker.models.layers import DecoderLayer
 from services.worker.quantize.awq import scale_layer
 from services.worker.quantize.calibration import Heads, LayerPass, run_layer
+from services.worker.quantize.clipping import round_clipped
 from services.worker.quantize.gptq import quantise_gptq
 from services.worker.quantize.grids import Grid, Int4Grid, ScaledGrid, round_plainly
 from services.worker.quantize.statistics import InputStatistics, seen
@@ -73,8 +74,9 @@ def quantise_layers(
             done, residuals = _compensated(layer, LayerPass(heads, residuals), recipe)
         else:
             if recipe.calibrated:
-                layer = scale_layer(layer, _see_all(layer, heads, residuals), recipe.grid, repeats, stored)
-            done = _rounded(layer, recipe)
+                done = _scaled(layer, _see_all(layer, heads, residuals), recipe, repeats, stored)
+            else:
+                done = _rounded(layer, recipe)
             residuals = run_layer(heads, done.layer, residuals)
         yield done
 
@@ -96,8 +98,31 @@ def _see_all(layer: DecoderLayer, heads: Heads, residuals: Sequence[Tensor]) -> 
     return {name: seen(layer_pass.inputs(name, layer)) for name in PROJECTIONS}
 
 
+def _scaled(
+    layer: DecoderLayer,
+    statistics: Mapping[str, InputStatistics],
+    recipe: Recipe,
+    repeats: tuple[int, int],
+    stored: torch.dtype,
+) -> QuantisedLayer:
+    """AWQ: scaled, then clipped for the inputs that the scales leave. repeats: as scale_layer wants it."""
+    layer, scales = scale_layer(layer, statistics, recipe.grid, repeats, stored)
+    attention = layer.attention
+    num_whole = {"query_key_value": (attention.num_heads + attention.num_kv_heads) * attention.head_dim}
+    matrices: dict[str, QuantisedMatrix] = {}
+    for name in PROJECTIONS:
+        products = statistics[name].products / scales[name] / scales[name].unsqueeze(1)
+        weights = projection(layer, name).weight
+        matrices[name] = round_clipped(weights, products, recipe.grid, num_whole.get(name, 0))
+    return _with_matrices(layer, matrices)
+
+
 def _rounded(layer: DecoderLayer, recipe: Recipe) -> QuantisedLayer:
-    matrices = {name: round_plainly(projection(layer, name).weight, recipe.grid) for name in PROJECTIONS}
+    grid = recipe.grid
+    return _with_matrices(layer, {name: round_plainly(projection(layer, name).weight, grid) for name in PROJECTIONS})
+
+
+def _with_matrices(layer: DecoderLayer, matrices: dict[str, QuantisedMatrix]) -> QuantisedLayer:
     for name, matrix in matrices.items():
         layer = with_weight(layer, name, matrix.dequantise())
     return QuantisedLayer(layer, matrices)

@@ -70,7 +70,8 @@ class _Column:
     def load_table(self, values: NDArray[np.int32]) -> Tensor:
         """The upper left corner; the whole tensor comes back, so that its stride is always the same."""
         num_rows, num_columns = values.shape
-        corner = self._hosts[self._turns.now][:num_rows, :num_columns]
+        # In one piece: torch would gather any other in memory that is not pinned, whose copy may wait for the device.
+        corner = self._hosts[self._turns.now].view(-1)[: values.size].view(num_rows, num_columns)
         corner.numpy()[:] = values
         self.device[:num_rows, :num_columns].copy_(corner, non_blocking=True)
         return self.device

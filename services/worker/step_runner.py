@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Literal, TypeVar
 
+import numpy as np
 from structlog.typing import FilteringBoundLogger
 
 from services.worker.core.plan_columns import PlanColumns
@@ -26,7 +27,6 @@ MAX_FAILURES_IN_A_ROW = 3
 MAX_RUNNING = 2
 _MOST_PATIENCE_S = 0.002  # the next plan comes within a millisecond or so
 _PATIENCE = 0.5  # of a step like the last one
-_NO_OUTPUT = 0
 
 Failure = Literal["exception", "out_of_memory"]
 T = TypeVar("T")
@@ -114,8 +114,7 @@ class StepRunner:
         self._failures_in_a_row = 0
         self._pipelined = engine if isinstance(engine, PipelinedEngine) else None
         self._to_watch: SimpleQueue[_Running | None] = SimpleQueue()
-        if self._pipelined is not None:
-            NativeThread(self._watch_steps, "engine-watch").start()
+        self._watcher: NativeThread | None = None
 
     def close(self) -> None:
         """No step is begun any more."""
@@ -146,6 +145,9 @@ class StepRunner:
 
     def watch(self) -> None:
         """Have on_computed called once the first step has been computed."""
+        if self._watcher is None:
+            self._watcher = NativeThread(self._watch_steps, "engine-watch")
+            self._watcher.start()
         self._running[0].is_watched = True
         self._to_watch.put(self._running[0])
 
@@ -219,7 +221,8 @@ class StepRunner:
             return StepDropped(step.epoch, step.number)
         frame = self.executor.finish(step, output)
         data = encode(frame)
-        self.patience_s = min(_MOST_PATIENCE_S, _PATIENCE * (running.computed_s - started_s))
+        if step.batch is not None:
+            self.patience_s = min(_MOST_PATIENCE_S, _PATIENCE * (running.computed_s - started_s))
         after_s = 0.0 if self._running else time.perf_counter() - running.computed_s
         return StepDone(
             frame=frame,
@@ -237,7 +240,7 @@ class StepRunner:
 
     def _output(self, batch: StepInput | None, running: _Running) -> StepOutput:
         if batch is None:
-            return StepOutput(self.executor.table.last_token[:_NO_OUTPUT])
+            return StepOutput(np.zeros(0, dtype=np.int32))
         if running.failure is None:
             is_late = running.launched is None
             output = self._attempt(lambda: self._result(batch, running), running)

@@ -10,7 +10,7 @@ from services.worker.core.sequence_table import SequenceTable
 def find_bad_items(plan: PlanColumns, table: SequenceTable, slots: NDArray[np.int64]) -> dict[int, str]:
     """Items of the plan that must not be computed, with the reason; slots: the held slot of each item, all >= 0.
 
-    Finished sequences have no say any more: their items are skipped, right or wrong.
+    Sequences known to be finished have no say any more: their items are skipped, right or wrong.
     """
     held = ~table.finished[slots]
     is_known = (table.last_token[slots] >= 0) | (table.pending_row[slots] >= 0)

@@ -103,7 +103,9 @@ def _token_ids(
 
 
 def only(batch: StepInput, keep: NDArray[np.bool_]) -> tuple[StepInput, NDArray[np.int64]]:
-    """The step of some of its sequences, and which rows are theirs."""
+    """The step of some of its sequences, and which rows are theirs. Raises ValueError if not all tokens are known."""
+    if batch.carried is not None:
+        raise ValueError("the step before has not told its tokens yet")
     num_scheduled = np.diff(batch.cu_seqlens_q)
     of_token = np.repeat(keep, num_scheduled)
     rows = np.flatnonzero(keep[batch.sampled])

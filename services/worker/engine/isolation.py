@@ -91,7 +91,12 @@ def _reason(error: Exception) -> str:
 
 
 def take_one(batch: StepInput, index: int) -> tuple[StepInput, list[int]]:
-    """The part of a step that belongs to one sequence, and which of the batch's rows are its own (none or one)."""
+    """The part of a step that belongs to one sequence, and which of the batch's rows are its own (none or one).
+
+    Raises ValueError for a step whose tokens are not all known.
+    """
+    if batch.carried is not None:
+        raise ValueError("the step before has not told its tokens yet")
     first, last = int(batch.cu_seqlens_q[index]), int(batch.cu_seqlens_q[index + 1])
     rows = np.flatnonzero(batch.sampled == index).tolist()
     alone = StepInput(

@@ -1,6 +1,7 @@
 """The worker's core under the real scheduler's plans and the real fold: prefix hits, preemption, moves, new epochs."""
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -64,6 +65,11 @@ class Node:
         if len(self.pipeline):
             self.frames.append(self.pipeline.finish())
 
+    def drop(self) -> None:
+        """The epoch is over."""
+        self.frames.clear()
+        self.pipeline.drop()
+
     def compute(self) -> None:
         """A whole step."""
         self.begin()
@@ -73,10 +79,10 @@ class Node:
 class Shard:
     """Scheduler, fold and two workers; every record and every plan goes through its wire form."""
 
-    def __init__(self, num_swap_slots: int = 0) -> None:
+    def __init__(self, num_swap_slots: int = 0, make_node: Callable[[str, int], Node] = Node) -> None:
         self.fold = Fold()
         self.scheduler = Scheduler()
-        self.nodes = [Node("a", num_swap_slots), Node("b", num_swap_slots)]
+        self.nodes = [make_node("a", num_swap_slots), make_node("b", num_swap_slots)]
         self.num_errors = 0
         self.append("fence", Fence(kind="takeover", leader="test"))
         for node in self.nodes:
@@ -88,8 +94,7 @@ class Shard:
     def open_epoch(self, node: Node) -> None:
         epoch = self.fold.epoch_of(node.name)
         assert node.queue.on_epoch_start(EpochStart(epoch=epoch)) == "opened"
-        node.frames.clear()
-        node.pipeline.drop()
+        node.drop()
         blocks, hashes = node.executor.open_epoch()
         names = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
         self.scheduler.add_worker(node.heartbeat(), epoch, zip(unpack_tokens(blocks), names, strict=True))

@@ -1,6 +1,6 @@
 """The parameters of a stored model whose projections are quantised: what a worker needs of a Hugging Face folder."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ def quantised_names(model: StoredModel, quantization: Quantization) -> set[str]:
 
 
 def iter_quantised_weights(
-    model: StoredModel, quantization: Quantization
+    model: StoredModel, quantization: Quantization, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor | QuantisedMatrix]]:
-    """Every parameter of config.parameter_shapes(), once, as (Hugging Face name, tensor or quantised matrix).
+    """Every parameter of config.parameter_shapes(), once, as (Hugging Face name, tensor or quantised matrix). only: the
+    parameters to read, None for all.
 
     The parts of a matrix may lie in several files. model: its weights' checksums the caller has compared. One parameter
     is in memory at a time as far as this module is concerned. Raises BadModelFile, naming the file.
@@ -36,6 +37,8 @@ def iter_quantised_weights(
         files = {file: _opened(file, stack) for file in model.weight_files}
         reader = _Reader(found, files)
         for name, shape in model.config.parameter_shapes().items():
+            if only is not None and name not in only:
+                continue
             if not is_quantised(name, quantization, found):
                 yield name, reader.tensor(name)
                 continue

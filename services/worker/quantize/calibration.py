@@ -35,6 +35,11 @@ def split_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> list[list[in
     return [ids[start : start + length] for start in starts][:MAX_SEQUENCES]
 
 
+def embedded(embedding: Tensor, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The residuals before the first layer, float32 [tokens, hidden size] of each sequence."""
+    return [embedding[torch.tensor(ids)].float() for ids in sequences]
+
+
 class Heads:
     """Attention over sequences of num_tokens tokens, up to the projection back; all in float32."""
 

@@ -1,18 +1,17 @@
 """What `tokenbus model quantize` does, from a stored model to a Hugging Face folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from services.worker.models.decoder import Decoder
+from services.worker.models.decoder import EMBEDDING_NAME, HEAD_NAME
 from services.worker.models.layer_parts import PROJECTIONS, projection
 from services.worker.models.layers import Linear
-from services.worker.models.parameters import Parameters
-from services.worker.models.registry import builder_of
-from services.worker.quantize.calibration import split_text
+from services.worker.quantize.calibration import embedded, split_text
+from services.worker.quantize.on_demand import WeightsOnDemand
 from services.worker.quantize.quantizer import QuantisedLayer, Recipe, quantise_layers
 from shared.quantization.codec import store_matrix
 from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMatrix
@@ -23,17 +22,23 @@ from shared.repository.export import DTYPES, write_folder
 from shared.repository.progress import Progress, no_progress
 from shared.repository.quantization_json import to_quantization_config
 from shared.repository.stored_model import StoredModel
-from shared.repository.weights import iter_weights
+
+MAX_SHARD_BYTES = 256 << 20  # a file is in memory until it is written
 
 
 def quantise_model(
-    model: StoredModel, recipe: Recipe, calibration: str, folder: Path, progress: Progress = no_progress
+    model: StoredModel,
+    recipe: Recipe,
+    calibration: str,
+    folder: Path,
+    progress: Progress = no_progress,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
     """Write the model with quantised projections to a new folder; returns it.
 
-    calibration: a text of the kind that the model will read and write. All weights are in memory in float32 at the
-    beginning. Raises ModelError for a shape that cannot be quantised so, a text that says too little, or a folder that
-    exists.
+    calibration: a text of the kind that the model will read and write. Of the weights one layer's are in memory in
+    float32 at a time, of the quantised ones a file's, max_shard_bytes. Raises ModelError for a shape that cannot be
+    quantised so, a text that says too little, or a folder that exists.
     """
     config = model.config
     check_shapes(config, recipe)
@@ -41,12 +46,10 @@ def quantise_model(
         raise ModelError(f"{folder}: exists already")
     tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     sequences = split_text(tokenizer, calibration, config.max_position_embeddings)
-    stored = DTYPES[config.torch_dtype]
-    parameters = Parameters(iter_weights(model, progress=progress), config.parameter_shapes(), torch.float32)
-    decoder = builder_of(config.architecture)(config, parameters)
-    layers = quantise_layers(decoder, config, sequences, recipe, stored)
-    tensors = _tensors(decoder, config, recipe, _counted(layers, config, model.name, progress), stored)
-    return write_folder(model, folder, tensors, {"quantization_config": to_quantization_config(recipe.quantization)})
+    model.verify_weights(progress)
+    tensors = _tensors(WeightsOnDemand(model), model, sequences, recipe, progress)
+    changes = {"quantization_config": to_quantization_config(recipe.quantization)}
+    return write_folder(model, folder, tensors, changes, max_shard_bytes)
 
 
 def check_shapes(config: ModelConfig, recipe: Recipe) -> None:
@@ -59,40 +62,45 @@ def check_shapes(config: ModelConfig, recipe: Recipe) -> None:
                 raise ModelError(f"{name} cannot be {recipe.method}: {error}") from error
 
 
-def _counted(
-    layers: Iterator[QuantisedLayer], config: ModelConfig, name: str, progress: Progress
-) -> Iterator[QuantisedLayer]:
-    num_weights = sum(rows[0] * rows[1] for name, rows in config.parameter_shapes().items() if "_proj.w" in name)
-    for index, layer in enumerate(layers, 1):
-        yield layer
-        progress(f"quantise {name}", num_weights * index // config.num_hidden_layers, num_weights)
-
-
 def _tensors(
-    decoder: Decoder,
-    config: ModelConfig,
+    weights: WeightsOnDemand,
+    model: StoredModel,
+    sequences: Sequence[Sequence[int]],
     recipe: Recipe,
-    layers: Iterator[QuantisedLayer],
-    stored: torch.dtype,
+    progress: Progress,
 ) -> Iterator[tuple[str, Tensor]]:
     """Everything that the folder's safetensors hold, by name."""
-    yield "model.embed_tokens.weight", decoder.embedding.to(stored)
-    for index, done in enumerate(layers):
-        prefix, layer = f"model.layers.{index}.", done.layer
-        norms = {
-            "input_layernorm": layer.attention_norm,
-            "post_attention_layernorm": layer.feed_forward_norm,
-            "self_attn.q_norm": layer.attention.query_norm,
-            "self_attn.k_norm": layer.attention.key_norm,
-        }
-        for name, norm in norms.items():
-            if norm is not None:
-                yield f"{prefix}{name}.weight", norm.weight.to(stored)
-        for name in PROJECTIONS:
-            yield from _projection_tensors(projection(layer, name), done.matrices[name], config, recipe, stored)
-    yield "model.norm.weight", decoder.final_norm.weight.to(stored)
-    if not decoder.is_tied:
-        yield "lm_head.weight", decoder.lm_head.weight.to(stored)
+    config = model.config
+    stored = DTYPES[config.torch_dtype]
+    embedding = weights.tensor(EMBEDDING_NAME)
+    layers = quantise_layers(weights.layer, config, embedded(embedding, sequences), recipe, stored)
+    yield EMBEDDING_NAME, embedding.to(stored)
+    del embedding
+    num_weights = sum(rows[0] * rows[1] for name, rows in config.parameter_shapes().items() if "_proj.w" in name)
+    for index, done in layers:
+        yield from _layer_tensors(f"model.layers.{index}.", done, config, recipe, stored)
+        del done  # before the next layer is loaded: enumerate, too, would keep it
+        progress(f"quantise {model.name}", num_weights * (index + 1) // config.num_hidden_layers, num_weights)
+    for name in ("model.norm.weight", HEAD_NAME):
+        if name in weights:
+            yield name, weights.tensor(name).to(stored)
+
+
+def _layer_tensors(
+    prefix: str, done: QuantisedLayer, config: ModelConfig, recipe: Recipe, stored: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    layer = done.layer
+    norms = {
+        "input_layernorm": layer.attention_norm,
+        "post_attention_layernorm": layer.feed_forward_norm,
+        "self_attn.q_norm": layer.attention.query_norm,
+        "self_attn.k_norm": layer.attention.key_norm,
+    }
+    for name, norm in norms.items():
+        if norm is not None:
+            yield f"{prefix}{name}.weight", norm.weight.to(stored)
+    for name in PROJECTIONS:
+        yield from _projection_tensors(projection(layer, name), done.matrices[name], config, recipe, stored)
 
 
 def _projection_tensors(

@@ -1,13 +1,13 @@
 """From a model and a text to quantised projections: each layer on what the quantised layers before it give."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from services.worker.models.decoder import Decoder
 from services.worker.models.layer_parts import PROJECTIONS, projection, with_weight
 from services.worker.models.layers import DecoderLayer
 from services.worker.quantize.awq import scale_layer
@@ -22,6 +22,8 @@ from shared.repository.config import ModelConfig
 
 Method = Literal["awq", "gptq", "w8a16", "fp8"]
 METHODS: tuple[Method, ...] = ("awq", "gptq", "w8a16", "fp8")
+
+LoadLayer = Callable[[int], DecoderLayer]  # in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +59,42 @@ class QuantisedLayer:
     matrices: dict[str, QuantisedMatrix]
 
 
-@torch.inference_mode()
 def quantise_layers(
-    decoder: Decoder, config: ModelConfig, sequences: Sequence[Sequence[int]], recipe: Recipe, stored: torch.dtype
-) -> Iterator[QuantisedLayer]:
-    """One layer after the other, taken from the decoder, whose weights are float32.
+    load_layer: LoadLayer, config: ModelConfig, residuals: list[Tensor], recipe: Recipe, stored: torch.dtype
+) -> Iterator[tuple[int, QuantisedLayer]]:
+    """One layer after the other, each loaded when the one before it has gone: nothing here holds it beyond its turn.
 
-    sequences: token ids, all as many. stored: the dtype in which norms will be written.
+    residuals: float32 [tokens, hidden size] of each sequence, all as long, before the first layer. stored: the dtype in
+    which norms will be written.
     """
-    heads = Heads(config, decoder.windows(), len(sequences[0]))
-    residuals = [decoder.embedding[torch.tensor(ids)] for ids in sequences]
-    repeats = (config.num_attention_heads // config.num_key_value_heads, config.head_dim)
-    while decoder.layers:
-        layer = decoder.layers.pop(0)
-        if recipe.calibrated and recipe.method != "awq":
-            done, residuals = _compensated(layer, LayerPass(heads, residuals), recipe)
-        else:
-            if recipe.calibrated:
-                done = _scaled(layer, _see_all(layer, heads, residuals), recipe, repeats, stored)
-            else:
-                done = _rounded(layer, recipe)
-            residuals = run_layer(heads, done.layer, residuals)
-        yield done
+    windows = {config.window_of(index) for index in range(config.num_hidden_layers)}
+    heads = Heads(config, windows, len(residuals[0]))
+    for index in range(config.num_hidden_layers):
+        done, residuals = _quantised(partial(load_layer, index), heads, residuals, recipe, stored)
+        yield index, done
+        del done
+
+
+@torch.inference_mode()  # not of the generator: there it would keep what was yielded while the next one is made
+def _quantised(
+    load: Callable[[], DecoderLayer], heads: Heads, residuals: list[Tensor], recipe: Recipe, stored: torch.dtype
+) -> tuple[QuantisedLayer, list[Tensor]]:
+    """The layer, and the residuals after it."""
+    if recipe.calibrated and recipe.method != "awq":
+        return _compensated(load(), LayerPass(heads, residuals), recipe)
+    if recipe.calibrated:
+        done = _scaled(load(), heads, residuals, recipe, stored)
+    else:
+        done = _rounded(load(), recipe)
+    return done, run_layer(heads, done.layer, residuals)
 
 
 def _compensated(layer: DecoderLayer, layer_pass: LayerPass, recipe: Recipe) -> tuple[QuantisedLayer, list[Tensor]]:
     """GPTQ: each projection for the inputs that the quantised ones before it give. Also the residuals afterwards."""
     matrices: dict[str, QuantisedMatrix] = {}
     for name in PROJECTIONS:
-        statistics = seen(layer_pass.inputs(name, layer))
-        weights = projection(layer, name).weight
-        matrices[name] = quantise_gptq(weights, statistics.trusted_products, recipe.grid, recipe.desc_act)
+        products = seen(layer_pass.inputs(name, layer)).trusted_products
+        matrices[name] = quantise_gptq(projection(layer, name).weight, products, recipe.grid, recipe.desc_act)
         layer = with_weight(layer, name, matrices[name].dequantise())
     return QuantisedLayer(layer, matrices), layer_pass.outputs(layer)
 
@@ -100,15 +107,21 @@ def _see_all(layer: DecoderLayer, heads: Heads, residuals: Sequence[Tensor]) -> 
 
 def _scaled(
     layer: DecoderLayer,
-    statistics: Mapping[str, InputStatistics],
+    heads: Heads,
+    residuals: Sequence[Tensor],
     recipe: Recipe,
-    repeats: tuple[int, int],
     stored: torch.dtype,
 ) -> QuantisedLayer:
-    """AWQ: scaled, then clipped for the inputs that the scales leave. repeats: as scale_layer wants it."""
+    """AWQ: scaled, then clipped for the inputs that the scales leave."""
+    statistics = _see_all(layer, heads, residuals)
+    num_heads, num_kv_heads, head_dim = (
+        layer.attention.num_heads,
+        layer.attention.num_kv_heads,
+        layer.attention.head_dim,
+    )
+    repeats = (num_heads // num_kv_heads, head_dim)
     layer, scales = scale_layer(layer, statistics, recipe.grid, repeats, stored)
-    attention = layer.attention
-    num_whole = {"query_key_value": (attention.num_heads + attention.num_kv_heads) * attention.head_dim}
+    num_whole = {"query_key_value": (num_heads + num_kv_heads) * head_dim}
     matrices: dict[str, QuantisedMatrix] = {}
     for name in PROJECTIONS:
         products = statistics[name].products / scales[name] / scales[name].unsqueeze(1)

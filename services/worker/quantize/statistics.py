@@ -36,12 +36,14 @@ class InputStatistics:
         products = self.products
         diagonal = products.diagonal()
         sizes = diagonal.sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-        correlations = products / sizes / sizes.unsqueeze(1)
+        squares = (products / sizes).div_(sizes.unsqueeze(1)).square_()  # of correlations
         num_pairs = len(sizes) * (len(sizes) - 1)
-        found = float(correlations.fill_diagonal_(0).square().sum())
+        found = float(squares.fill_diagonal_(0).sum())
         by_chance = num_pairs / self._count / found if found else 1.0
         kept = max(0.0, 1 - _OTHER_TEXTS - by_chance)
-        return kept * products + (1 - kept) * diagonal.diag()
+        trusted = kept * products
+        trusted.diagonal().copy_(diagonal)
+        return trusted
 
     @property
     def magnitudes(self) -> Tensor:

@@ -15,7 +15,8 @@ CHECKS: list[Check] = [
     *quant_checks.CHECKS,
 ]
 
-pytestmark = pytest.mark.full  # each is compiled anew, by a compiler that takes its time
+# Each is compiled anew, by a compiler that takes its time, and a launch takes ten times as long as without.
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", params=[MEMORY, THREADS])

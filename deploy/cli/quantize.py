@@ -29,9 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=GROUP_SIZES,
         help=f"inputs that share a scale, of awq and gptq (default: {_DEFAULT_GROUP_SIZE})",
     )
-    parser.add_argument("--desc-act", action="store_true", help="gptq: the most important inputs first")
     parser.add_argument(
-        "--calibration", type=Path, required=True, metavar="FILE", help="text of the kind that the model will read"
+        "--desc-act", action="store_true", help="gptq: the most important inputs first, a little better"
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="plain text of the kind that the model will read, some thousand words or more",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="new Hugging Face folder to write")
 

@@ -40,10 +40,11 @@ def divergence(folder: Path, recipe: Recipe, name: str) -> float:
 
 def test_four_bits(tmp_path: Path) -> None:
     plain = divergence(tmp_path, Recipe("gptq", 64, calibrated=False), "plain")
-    assert divergence(tmp_path, Recipe("awq", 64), "awq") < 0.6 * plain
-    assert divergence(tmp_path, Recipe("gptq", 64, desc_act=True), "gptq") < 0.8 * plain
+    assert divergence(tmp_path, Recipe("awq", 64), "awq") < 0.55 * plain
+    assert divergence(tmp_path, Recipe("gptq", 64, desc_act=True), "ordered") < 0.65 * plain
+    assert divergence(tmp_path, Recipe("gptq", 64), "gptq") < 0.65 * plain
 
 
 def test_eight_bits(tmp_path: Path) -> None:
     assert divergence(tmp_path, Recipe("w8a16"), "int8") < 0.005
-    assert divergence(tmp_path, Recipe("fp8"), "fp8") < 0.03
+    assert divergence(tmp_path, Recipe("fp8"), "fp8") < 0.02

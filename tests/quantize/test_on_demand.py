@@ -97,7 +97,9 @@ def test_results_are_those_with_all_weights_in_memory(tmp_path: Path, method: Me
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["gptq", *(pytest.param(method, marks=pytest.mark.full) for method in METHODS if method != "gptq")]
+)
 def test_weights_of_one_layer_are_in_memory_at_a_time(tmp_path: Path, method: Method) -> None:
     """In float32, counted while layers are loaded, seen and computed; and each is read in its turn, once."""
     model = store_tiny_model(tmp_path, "LlamaForCausalLM", **SIZES)

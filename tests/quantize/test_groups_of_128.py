@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -31,6 +31,7 @@ from tests.engine.driver import generate, greedy
 from tests.engine.options import Options
 from tests.engine.reference import LogitsRecorder
 from tests.kernels.emulator.module import load_emulated
+from tests.quantize.test_quantize_model import stored_with_outliers
 from tests.tiny_models import CORPUS, make_tiny_model
 
 TEXT = "\n".join(CORPUS * 8)
@@ -42,16 +43,7 @@ IDS = ["awq", "gptq", "gptq in order of importance"]
 def model(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
     """Two groups of inputs to a head's projections, three to down, and some inputs much larger than the others."""
     folder = tmp_path_factory.mktemp("groups")
-    sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "initializer_range": 0.08}
-    source = make_tiny_model(folder / "source", "LlamaForCausalLM", **sizes)
-    tensors = load_file(source / "model.safetensors")
-    for name, tensor in tensors.items():
-        if "layers" in name and name.endswith("norm.weight"):
-            tensor[::16] *= 12
-        if name.endswith(("up_proj.weight", "v_proj.weight")):
-            tensor[::16] *= 6
-    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
-    return ModelRepository(folder / "models").add(inspect_path(source), "tiny")
+    return stored_with_outliers(folder, hidden_size=256, intermediate_size=384, initializer_range=0.08)
 
 
 def quantised(model: StoredModel, folder: Path, recipe: Recipe) -> StoredModel:

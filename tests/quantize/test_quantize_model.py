@@ -39,9 +39,9 @@ def stored(folder: Path, architecture: str = "LlamaForCausalLM", **options: obje
     return store_tiny_model(folder, architecture, **{**SIZES, **options})
 
 
-def stored_with_outliers(folder: Path) -> StoredModel:
+def stored_with_outliers(folder: Path, **options: object) -> StoredModel:
     """Some of each layer's inputs are much larger than the others, as in every model that was trained."""
-    source = make_tiny_model(folder / "sources" / "tiny", "LlamaForCausalLM", **SIZES)
+    source = make_tiny_model(folder / "sources" / "tiny", "LlamaForCausalLM", **{**SIZES, **options})
     tensors = load_file(source / "model.safetensors")
     for name, tensor in tensors.items():
         if "layers" in name and name.endswith("norm.weight"):

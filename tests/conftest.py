@@ -17,6 +17,11 @@ settings.register_profile("repeatable", derandomize=True)
 sleep_while_waiting()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes that are no text are named by their argument: as a name they would be unreadable, and may hold the time."""
+    return argname if isinstance(val, bytes) and not val.isascii() else None
+
+
 @pytest.fixture
 def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     """A nats-server of this test alone, with JetStream."""

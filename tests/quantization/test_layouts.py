@@ -120,13 +120,14 @@ def test_scales_come_in_many_shapes(shape: tuple[int, ...], dtype: torch.dtype) 
     assert torch.equal(found.scales, scale.float().reshape(-1).expand(N_OUT))
 
 
-def test_packed_int8() -> None:
-    matrix = scaled(N_OUT, N_IN, torch.int8)
+@pytest.mark.parametrize("n_in", [N_IN, N_IN - 1, N_IN - 2, N_IN - 3])
+def test_packed_int8(n_in: int) -> None:
+    matrix = scaled(N_OUT, n_in, torch.int8)
     tensors = pack_packed_int8(matrix)
     assert tensors["weight_packed"].shape == (N_OUT, N_IN // 4)
-    assert tensors["weight_shape"].tolist() == [N_OUT, N_IN]
+    assert tensors["weight_shape"].tolist() == [N_OUT, n_in]
     assert int(tensors["weight_packed"][3, 5]) >> 8 & 255 == int(matrix.values[3, 21]) + 128
-    found = unpack_packed_int8(tensors["weight_packed"], tensors["weight_scale"], N_IN)
+    found = unpack_packed_int8(tensors["weight_packed"], tensors["weight_scale"], n_in)
     assert torch.equal(found.values, matrix.values)
 
 

@@ -180,6 +180,18 @@ def test_a_person_quantises_and_adds(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "gptq" in capsys.readouterr().out
 
 
+def test_int8_of_weights_alone_is_packed(tmp_path: Path) -> None:
+    """Other tools look for weight_packed wherever activations keep their 16 bits."""
+    quantise_model(stored(tmp_path), Recipe("w8a16"), TEXT, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    (group,) = config["config_groups"].values()
+    assert (config["format"], group["input_activations"]) == ("pack-quantized", None)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    projections = {name.rpartition(".")[0] for name in tensors if "_proj." in name}
+    ends = ("weight_packed", "weight_scale", "weight_shape")
+    assert {name for name in tensors if "_proj." in name} == {f"{name}.{end}" for name in projections for end in ends}
+
+
 def test_a_text_is_split_into_equal_sequences(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(stored(tmp_path).tokenizer_file))
     sequences = split_text(tokenizer, TEXT, 100)

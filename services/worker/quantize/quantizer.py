@@ -48,7 +48,7 @@ class Recipe:
             return Quantization(layout="awq", group_size=self.group_size)
         if self.method == "gptq":
             return Quantization(layout="gptq", group_size=self.group_size, desc_act=self.desc_act, zeros_less_one=True)
-        return Quantization(layout="int8" if self.method == "w8a16" else "fp8")
+        return Quantization(layout="int8-packed" if self.method == "w8a16" else "fp8")
 
 
 @dataclass(frozen=True, slots=True)

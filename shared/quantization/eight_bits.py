@@ -1,7 +1,8 @@
 """Matrices of int8 or fp8 (e4m3) with a scale an output or one for all: compressed-tensors and AutoFP8.
 
 weight: int8 or float8_e4m3fn [n_out, n_in]; weight_scale: [n_out, 1], [n_out], [1] or a single number. Packed, the int8
-layout has weight_packed: int32 [n_out, n_in / 4, rounded up] of values plus 128 and weight_shape: int64 [2] in the place of weight.
+layout has weight_packed: int32 [n_out, n_in / 4, rounded up] of values plus 128 and weight_shape: int64 [2] in
+weight's place.
 """
 
 import torch

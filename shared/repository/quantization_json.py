@@ -35,8 +35,8 @@ def parse_quantization(document: Mapping[str, Any], file: Path) -> Quantization 
 
 
 def to_quantization_config(quantization: Quantization) -> dict[str, Any]:
-    """The quantization_config that other tools read as the same; but of int8 they only do so with activations in 8 bits,
-    and take weights alone for int8-packed, whatever the format says."""
+    """The quantization_config that other tools read as the same, but for int8: where activations keep their 16 bits
+    they take weights for int8-packed, whatever the format says."""
     if quantization.layout == "awq":
         group_size = {"bits": 4, "group_size": quantization.group_size}
         return {"quant_method": "awq", "version": "gemm", "zero_point": True, **group_size}

@@ -10,8 +10,9 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.clients import Clients
 from tests.e2e.probes import get, health_url, metric, sample
-from tests.e2e.streams import Answer, many
+from tests.e2e.streams import many
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
 
@@ -126,32 +127,28 @@ class ExtraWorker:
 
 async def test_workers_join_and_leave_while_streams_run(tmp_path: Path) -> None:
     engine = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--max-num-seqs", "4")
+    body = {"model": MODEL, "prompt": "join", "max_tokens": 60, "ignore_eos": True}
     extras: list[ExtraWorker] = []
     with RunningNode(tmp_path / "node", *engine) as node:
-        bodies = [
-            {"model": MODEL, "prompt": f"join {n}", "max_tokens": 150 + 10 * n, "ignore_eos": True} for n in range(16)
-        ]
-        streams = asyncio.create_task(many(node.url, "/v1/completions", bodies))
         try:
-            for number in range(2):
-                folder = tmp_path / str(number)
-                folder.mkdir()
-                extras.append(ExtraWorker(node, folder, *engine))
-            for extra in extras:
-                await until(lambda extra=extra: "ready" in extra.log.read_text() and extra.num_rows > 0, "rows")  # type: ignore[misc]
-            rows_of_leaver = extras[0].num_rows
-            extras[0].process.terminate()
-            assert await asyncio.to_thread(extras[0].process.wait, 30) == 0
-            answers: list[Answer] = await streams
-            assert extras[1].num_rows > 0 and rows_of_leaver > 0
+            async with Clients(node.url, 16, body) as clients:
+                for number in range(2):
+                    folder = tmp_path / str(number)
+                    folder.mkdir()
+                    extras.append(ExtraWorker(node, folder, *engine))
+                for extra in extras:
+                    await until(lambda extra=extra: "ready" in extra.log.read_text() and extra.num_rows > 0, "rows")  # type: ignore[misc]
+                extras[0].process.terminate()
+                assert await asyncio.to_thread(extras[0].process.wait, 30) == 0
+                await clients.all_answered()
             assert metric(node, "worker-0", "tokenbus_worker_rows_total") > 0
         finally:
             for extra in extras:
                 extra.process.terminate()
                 await asyncio.to_thread(extra.process.wait, 30)
         report = await asyncio.to_thread(node.verify)
-    assert [answer.error for answer in answers if not answer.whole] == []
-    assert [len(answer.token_ids) for answer in answers] == [150 + 10 * n for n in range(16)]
+    assert clients.failures == []
+    assert {len(answer.token_ids) for answer in clients.answers} == {60}
     assert wrongs(report) == {}
-    for answer in answers:
+    for answer in clients.answers:
         assert report["requests"][answer.id.removeprefix("cmpl-")]["token_ids"] == answer.token_ids

@@ -8,7 +8,7 @@ import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.loading import load_part
-from services.worker.parallel.group import load_group
+from services.worker.parallel.group import LoadPart, load_group
 from services.worker.parallel.group_engine import GroupEngine
 from services.worker.parallel.ranks import OnDeath
 from shared.repository.stored_model import StoredModel
@@ -22,7 +22,11 @@ def no_death(rank: int, status: int) -> None:
 
 @contextmanager
 def running_group(
-    stored: StoredModel, size: int, on_death: OnDeath = no_death, **options: Any
+    stored: StoredModel,
+    size: int,
+    on_death: OnDeath = no_death,
+    load_rank_0: LoadPart = load_part,
+    **options: Any,
 ) -> Iterator[GroupEngine]:
     """The model on so many ranks with a thread each; they have ended after it."""
     config = WorkerConfig(
@@ -34,7 +38,7 @@ def running_group(
     )
     num_threads = torch.get_num_threads()
     try:
-        engine = load_group(stored, config, load_part, on_death)
+        engine = load_group(stored, config, load_rank_0, on_death)
         try:
             yield engine
         finally:

@@ -5,14 +5,20 @@ import queue
 import random
 import signal
 import time
+from contextlib import ExitStack
+from typing import NoReturn
 
+import numpy as np
 import psutil
 import pytest
 
 from services.worker.config import WorkerConfig
 from services.worker.engine.cpu import CpuEngine
+from services.worker.engine.interface import Swaps
 from services.worker.engine.isolation import EngineBroken
 from services.worker.engine.options import EngineError
+from services.worker.loading import load_part
+from services.worker.parallel.communicator import TorchCommunicator
 from services.worker.parallel.group import check
 from shared.messages.sampling import Sampling
 from shared.repository.stored_model import StoredModel
@@ -20,6 +26,7 @@ from tests.engine.conftest import store_tiny_model
 from tests.engine.driver import Driver, generate, greedy
 from tests.engine.options import Options
 from tests.parallel.groups import KV_CACHE_BYTES, running_group
+from tests.waiting import until_now
 
 NUM_TOKENS = 8
 LATE_S = 0.5
@@ -83,6 +90,57 @@ def test_a_sequence_fails_alone_and_a_dead_rank_ends_the_group(llama: StoredMode
         with pytest.raises(EngineBroken):
             driver.step()
         assert deaths.get_nowait() == (1, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("task", ["warm-up", "step", "swap"])
+def test_a_rank_that_has_ended_is_told_whatever_is_asked_of_the_group_then(llama: StoredModel, task: str) -> None:
+    deaths: queue.Queue[tuple[int, int]] = queue.Queue()
+
+    def tell_late(rank: int, status: int) -> None:
+        time.sleep(LATE_S)
+        deaths.put((rank, status))
+
+    nothing = np.zeros((0, 2), dtype=np.int32)
+    with running_group(llama, 2, tell_late) as group:
+        driver = Driver(group)
+        driver.add([5, 6, 7], greedy(2))
+        tasks = {"warm-up": group.warm_up, "step": driver.step, "swap": lambda: group.swap(Swaps(nothing, nothing))}
+        rank = psutil.Process(group.ranks.pids[1])
+        rank.kill()
+        until_now(lambda: not rank.is_running(), "the end of the rank")
+        with pytest.raises(EngineBroken):
+            tasks[task]()
+        assert deaths.get_nowait() == (1, -signal.SIGKILL)
+
+
+def ranks_alive() -> list[psutil.Process]:
+    """Of this process."""
+    children = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
+    return [child for child in children if "services.worker.rank" in child.cmdline()]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_nobody_parts_from_ranks_that_still_wait_for_him(
+    llama: StoredModel, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection would be their last word, instead of what keeps rank 0 from starting."""
+    left: list[psutil.Process] = []
+    part = TorchCommunicator.close
+
+    def look_and_part(communicator: TorchCommunicator) -> None:
+        left.extend(ranks_alive())
+        part(communicator)
+
+    def refuse(*_: object) -> NoReturn:
+        raise EngineError("too little memory")
+
+    monkeypatch.setattr(TorchCommunicator, "close", look_and_part)
+    with ExitStack() as stack:
+        if not starts:
+            stack.enter_context(pytest.raises(EngineError, match="too little memory"))
+        stack.enter_context(running_group(llama, 2, load_rank_0=load_part if starts else refuse))
+        assert ranks_alive()
+    assert left == []
 
 
 def test_all_blocks_of_a_failed_sequence_are_told(llama: StoredModel) -> None:

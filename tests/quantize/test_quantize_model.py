@@ -166,6 +166,32 @@ def test_what_cannot_be_done_is_one_line(
     assert told.out == ""
 
 
+BAD_NUMBERS = [
+    ("model.layers.1.mlp.up_proj.weight", float("nan"), "model.layers.1.mlp.up_proj.weight holds a number that is not"),
+    ("model.layers.0.self_attn.o_proj.weight", float("inf"), "o_proj.weight holds a number that is not finite"),
+    ("model.layers.0.input_layernorm.weight", -float("inf"), "input_layernorm.weight holds a number that is not finite"),
+    ("model.embed_tokens.weight", float("nan"), "model.embed_tokens.weight holds a number that is not finite"),
+    ("lm_head.weight", float("inf"), "lm_head.weight holds a number that is not finite"),
+    ("model.layers.1.mlp.up_proj.weight", 3e38, "model.layers.1 cannot be"),  # finite, but its products are not
+    ("model.layers.0.input_layernorm.weight", 3e38, "model.layers.0 cannot be"),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("name", "number", "reason"), BAD_NUMBERS)
+def test_what_would_make_a_model_that_cannot_be_loaded_is_refused(
+    tmp_path: Path, name: str, number: float, reason: str, method: Method
+) -> None:
+    source = make_tiny_model(tmp_path / "source", "LlamaForCausalLM", **SIZES)
+    tensors = load_file(source / "model.safetensors")
+    tensors[name].view(-1)[5] = number
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    model = ModelRepository(tmp_path / "models").add(inspect_path(source), "tiny")
+    with pytest.raises(ModelError, match=reason):
+        quantise_model(model, Recipe(method, 32), TEXT, tmp_path / "out")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["models", "source"]
+
+
 def test_a_person_quantises_and_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)

@@ -72,8 +72,12 @@ class TorchCommunicator:
         return int(shared.item())
 
     def close(self) -> None:
-        """Part from the others; then this process may join another group."""
-        dist.destroy_process_group()
+        """Part from the others, which have ended; then this process may join another group.
+
+        On devices the end of the process does that: NCCL may wait for all ranks where one of them wants to part.
+        """
+        if self._is_exact:
+            dist.destroy_process_group()
 
 
 @contextmanager
@@ -86,10 +90,8 @@ def _explained() -> Iterator[None]:
 
 
 def _loopback_interface() -> str:
-    """Its name: lo, lo0."""
-    addresses = psutil.net_if_addrs()
-    return next(
-        name
-        for name, held in addresses.items()
-        if any(each.family == socket.AF_INET and each.address == _LOOPBACK for each in held)
-    )
+    """Its name: lo, lo0. Raises EngineBroken where there is none."""
+    for name, held in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == _LOOPBACK for each in held):
+            return name
+    raise EngineBroken(f"the ranks of this worker do not reach each other: no network interface has {_LOOPBACK}")

@@ -38,11 +38,13 @@ def load_group(
     with ExitStack() as stack:
         # Kept as long as the group: NCCL looks into the file where the ranks met from time to time.
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="tokenbus-ranks-")))
+        # Parted from once they have ended: a rank that waits for this one would take a lost connection for a failure.
+        connections = stack.enter_context(ExitStack())
         ranks = Ranks([Join(rank, size, str(folder), model.version, config) for rank in range(1, size)], on_death)
         stack.callback(ranks.close)
         try:
             communicator = TorchCommunicator(0, size, folder, _device_of(config, 0))
-            stack.callback(communicator.close)
+            connections.callback(communicator.close)
             engine = load_part(model, config, communicator)
         except EngineBroken:
             ranks.wait_for_death()

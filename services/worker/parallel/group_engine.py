@@ -32,9 +32,10 @@ class GroupEngine:
             self.device_uuid, self.memory_bytes = engine.device_uuid, engine.memory_bytes
 
     def warm_up(self) -> None:
-        """All ranks at once."""
-        self.ranks.tell(WarmUp())
-        self._engine.warm_up()
+        """All ranks at once. Raises EngineBroken whatever goes wrong."""
+        with self.together("the warm-up"):
+            self.ranks.tell(WarmUp())
+            self._engine.warm_up()
 
     def step(self, batch: StepInput) -> StepOutput:
         """The step on all ranks. Raises EngineBroken whatever goes wrong."""

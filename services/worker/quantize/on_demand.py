@@ -1,6 +1,6 @@
 """A stored model's weights, read when they are needed: no more than one layer's are in float32 at a time."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from services.worker.models.layers import DecoderLayer
 from services.worker.models.parameters import Parameters
 from services.worker.models.registry import builder_of
+from shared.repository.errors import BadModelFile
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
 
@@ -23,14 +24,15 @@ class WeightsOnDemand:
         return name in self._shapes
 
     def tensor(self, name: str) -> Tensor:
-        """In the file's dtype, what is quantised there in float32. Raises what iter_weights raises."""
-        ((_, tensor),) = iter_weights(self._model, verify=False, only={name})
+        """In the file's dtype, what is quantised there in float32. Raises BadModelFile for a number that is not finite,
+        and what iter_weights raises."""
+        ((_, tensor),) = self._finite({name})
         return tensor
 
     def layer(self, index: int) -> DecoderLayer:
         """In float32. Its family builds the whole decoder, but with nothing in the other layers.
 
-        Raises WeightsError, and what iter_weights raises.
+        Raises WeightsError, BadModelFile for a number that is not finite, and what iter_weights raises.
         """
         config, prefix = self._model.config, f"model.layers.{index}."
         own = {name for name in self._shapes if name.startswith(prefix)}
@@ -38,7 +40,13 @@ class WeightsOnDemand:
         return builder_of(config.architecture)(config, parameters).layers[index]
 
     def _only(self, own: set[str]) -> Iterable[tuple[str, Tensor]]:
-        yield from iter_weights(self._model, verify=False, only=own)
+        yield from self._finite(own)
         for name, shape in self._shapes.items():
             if name not in own:
                 yield name, torch.empty(shape, device="meta")
+
+    def _finite(self, names: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in iter_weights(self._model, verify=False, only=names):
+            if not torch.isfinite(tensor).all():
+                raise BadModelFile(self._model.path, f"{name} holds a number that is not finite")
+            yield name, tensor

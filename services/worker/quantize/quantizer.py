@@ -19,6 +19,7 @@ from services.worker.quantize.statistics import InputStatistics, seen
 from shared.quantization.matrix import QuantisedMatrix
 from shared.quantization.scheme import Quantization
 from shared.repository.config import ModelConfig
+from shared.repository.errors import ModelError
 
 Method = Literal["awq", "gptq", "w8a16", "fp8"]
 METHODS: tuple[Method, ...] = ("awq", "gptq", "w8a16", "fp8")
@@ -65,14 +66,23 @@ def quantise_layers(
     """One layer after the other, each loaded when the one before it has gone: nothing here holds it beyond its turn.
 
     residuals: float32 [tokens, hidden size] of each sequence, all as long, before the first layer. stored: the dtype in
-    which norms will be written.
+    which norms will be written. Raises ModelError for a layer whose values are beyond what float32 or the grid can hold.
     """
     windows = {config.window_of(index) for index in range(config.num_hidden_layers)}
     heads = Heads(config, windows, len(residuals[0]))
     for index in range(config.num_hidden_layers):
-        done, residuals = _quantised(partial(load_layer, index), heads, residuals, recipe, stored)
+        try:
+            done, residuals = _quantised(partial(load_layer, index), heads, residuals, recipe, stored)
+        except torch.linalg.LinAlgError:  # products of inputs that are not finite; all others are damped
+            raise ModelError(_overflow(index, recipe)) from None
+        if not all(torch.isfinite(residual).all() for residual in residuals):
+            raise ModelError(_overflow(index, recipe))
         yield index, done
         del done
+
+
+def _overflow(index: int, recipe: Recipe) -> str:
+    return f"model.layers.{index} cannot be {recipe.method}: its numbers overflow on the calibration text"
 
 
 @torch.inference_mode()  # not of the generator: there it would keep what was yielded while the next one is made

@@ -66,7 +66,7 @@ def quantise_layers(
     """One layer after the other, each loaded when the one before it has gone: nothing here holds it beyond its turn.
 
     residuals: float32 [tokens, hidden size] of each sequence, all as long, before the first layer. stored: the dtype in
-    which norms will be written. Raises ModelError for a layer whose values are beyond what float32 or the grid can hold.
+    which norms will be written. Raises ModelError for a layer whose numbers float32 or the grid cannot hold.
     """
     windows = {config.window_of(index) for index in range(config.num_hidden_layers)}
     heads = Heads(config, windows, len(residuals[0]))

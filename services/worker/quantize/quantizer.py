@@ -73,7 +73,7 @@ def quantise_layers(
     for index in range(config.num_hidden_layers):
         try:
             done, residuals = _quantised(partial(load_layer, index), heads, residuals, recipe, stored)
-        except torch.linalg.LinAlgError:  # products of inputs that are not finite; all others are damped
+        except OverflowError:
             raise ModelError(_overflow(index, recipe)) from None
         if not all(torch.isfinite(residual).all() for residual in residuals):
             raise ModelError(_overflow(index, recipe))

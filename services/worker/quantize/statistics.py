@@ -27,6 +27,11 @@ class InputStatistics:
         return self._products / self._count
 
     @property
+    def squares(self) -> Tensor:
+        """float64 [n], the mean of each input's."""
+        return self._products.diagonal() / self._count
+
+    @property
     def trusted_products(self) -> Tensor:
         """The products as far as other texts can be expected to have them: those of different inputs are shrunk.
 
@@ -51,13 +56,15 @@ class InputStatistics:
 
 
 def seen(inputs: Iterable[Tensor]) -> InputStatistics:
-    """Of all these inputs, each float32 [tokens, n]."""
+    """Of all these inputs, each float32 [tokens, n]. Raises OverflowError where their products are not finite."""
     statistics: InputStatistics | None = None
     for x in inputs:
         statistics = InputStatistics(x.shape[1]) if statistics is None else statistics
         statistics.add(x)
     if statistics is None:
         raise ValueError("no inputs were seen")
+    if not torch.isfinite(statistics.squares).all():
+        raise OverflowError("the squares of some inputs are not finite")
     return statistics
 
 

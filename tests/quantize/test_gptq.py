@@ -134,6 +134,19 @@ def test_an_input_that_never_was_anything_does_no_harm(weights: Tensor) -> None:
         assert torch.isfinite(matrix.dequantise()).all()
 
 
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_an_input_that_never_was_anything_changes_nothing_for_others(
+    size: float, weights: Tensor, statistics: InputStatistics
+) -> None:
+    """However small the other inputs are."""
+    products = statistics.trusted_products * size**2
+    products[-3:] = products[:, -3:] = 0
+    for grid in (Int4Grid(32), ScaledGrid(torch.int8)):
+        found = quantise_gptq(weights, products, grid, False).dequantise()[:, :-32]
+        alone = quantise_gptq(weights, products / size**2, grid, False).dequantise()[:, :-32]
+        assert float((found == alone).float().mean()) > 0.99
+
+
 @pytest.mark.parametrize("group_size", [32, 128])
 def test_awqs_scales_are_better_than_none(group_size: int, weights: Tensor, statistics: InputStatistics) -> None:
     grid = Int4Grid(group_size)
@@ -179,3 +192,5 @@ def test_outputs_that_stay_whole_are_rounded_plainly(weights: Tensor, statistics
     clipped = round_clipped(weights, statistics.products, Int4Grid(32), 16).dequantise()
     assert torch.equal(clipped[:16], plain[:16])
     assert not (clipped[16:] == plain[16:]).all(dim=1).any()
+    below_zero = round_clipped(weights, -statistics.products, Int4Grid(32), 16).dequantise()
+    assert torch.equal(below_zero[:16], plain[:16])  # errors are negative, as rounding can make them

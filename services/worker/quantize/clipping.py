@@ -29,7 +29,7 @@ def _best_fit(group: Tensor, products: Tensor, grid: Grid, num_whole: int) -> Fi
     largest = group.abs().amax(dim=1, keepdim=True)
     best = grid.fit(group)
     least = _errors(group, products, grid, best)
-    least[:num_whole] = 0.0
+    least[:num_whole] = -torch.inf  # not 0: rounding makes some errors negative
     for step in range(1, _MOST_STEPS + 1):
         limit = largest * (1 - step / _NUM_STEPS)
         fit = grid.fit(group.clamp(-limit, limit))

@@ -35,8 +35,9 @@ def _inverse_factor(products: Tensor) -> Tensor:
     """float32 upper Cholesky factor of the damped inverse."""
     damped = products.clone()
     diagonal = damped.diagonal()
+    damping = _DAMPING * diagonal.mean()
     diagonal[diagonal == 0] = 1.0  # an input that never was anything: its weights matter to nobody
-    diagonal += _DAMPING * diagonal.mean()
+    diagonal += damping
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     factor: Tensor = torch.linalg.cholesky(inverse, upper=True)
     return factor.float()

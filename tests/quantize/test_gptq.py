@@ -66,6 +66,23 @@ def test_rounding_is_to_the_nearest_value(grid: Grid, weights: Tensor) -> None:
     torch.testing.assert_close((found - weights[:, :32]).abs(), distances.amin(dim=2), rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize("size", [3e-4, 1.0, 1e4])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_no_weight_is_wrong_by_more_than_half_a_step(grid: Grid, size: float, weights: Tensor) -> None:
+    """Whatever their signs are, and however small or large they are: none is beyond the grid's ends."""
+    whole = weights[:, :32] / weights.abs().max()
+    halves = whole.abs()
+    for group in (whole, halves, -halves, halves + 0.1, halves - 0.01, halves - 0.1, 0.1 - halves):
+        sized = group * size
+        if isinstance(grid, Int4Grid):
+            steps = (sized.amax(dim=1).clamp(min=0) - sized.amin(dim=1).clamp(max=0)) / 14
+        else:
+            steps = sized.abs().amax(dim=1) / (127 if grid == ScaledGrid(torch.int8) else 14)  # e4m3's are uneven
+        fit = grid.fit(sized)
+        wrong = (grid.values(grid.codes(sized, fit), fit) - sized).abs().amax(dim=1)
+        assert (wrong < 0.52 * steps).all()
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("desc_act", [False, True])
 def test_gptq_is_better_than_rounding(grid: Grid, desc_act: bool, weights: Tensor, statistics: InputStatistics) -> None:

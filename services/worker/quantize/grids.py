@@ -10,6 +10,7 @@ from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMat
 
 _MOST_CODE = 15
 _LEAST_ZERO = 1  # a zero of 0 is stored as 15 by gptq's first version, which some tools read as 16
+_LEAST_SCALE = 2.0**-18  # below it float16's own steps are too coarse for a scale
 _MOST_INT8 = 127
 _MOST_FP8 = 448.0
 
@@ -30,7 +31,7 @@ class Grid(Protocol):
         """Inputs that share a fit, 0 for all of them."""
 
     def fit(self, weights: Tensor) -> Fit:
-        """For weights float32 [n_out, n], so that none is beyond the grid's ends."""
+        """For weights float32 [n_out, n], so that none is beyond the grid's ends. If all are 0, any scale will do."""
 
     def codes(self, weights: Tensor, fit: Fit) -> Tensor:
         """Of the nearest values, in whatever dtype they are stored; weights: float32 [n_out, n]."""
@@ -51,7 +52,8 @@ class Int4Grid:
     def fit(self, weights: Tensor) -> Fit:
         """See Grid."""
         lowest, highest = weights.amin(dim=1).clamp(max=0), weights.amax(dim=1).clamp(min=0)
-        scales = _at_least_tiny(((highest - lowest) / _MOST_CODE).half().float(), torch.float16)
+        whole = torch.maximum((highest - lowest) / _MOST_CODE, highest / (_MOST_CODE - _LEAST_ZERO))
+        scales = whole.half().float().clamp(min=_LEAST_SCALE)
         return Fit(scales, (-lowest / scales).round().clamp(_LEAST_ZERO, _MOST_CODE))
 
     def codes(self, weights: Tensor, fit: Fit) -> Tensor:
@@ -80,7 +82,7 @@ class ScaledGrid:
     def fit(self, weights: Tensor) -> Fit:
         """See Grid."""
         most = _MOST_INT8 if self.dtype == torch.int8 else _MOST_FP8
-        scales = _at_least_tiny(weights.abs().amax(dim=1) / most, torch.float32)
+        scales = (weights.abs().amax(dim=1) / most).clamp(min=torch.finfo(torch.float32).tiny)
         return Fit(scales, torch.zeros_like(scales))
 
     def codes(self, weights: Tensor, fit: Fit) -> Tensor:
@@ -111,8 +113,3 @@ def round_to(weights: Tensor, grid: Grid, fits: list[Fit]) -> QuantisedMatrix:
     groups = torch.split(weights, size, dim=1)
     codes = torch.cat([grid.codes(group, fit) for group, fit in zip(groups, fits, strict=True)], dim=1)
     return grid.matrix(codes, fits, torch.arange(weights.shape[1]) // size)
-
-
-def _at_least_tiny(scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of a group whose weights are all 0, any scale will do."""
-    return scales.clamp(min=torch.finfo(dtype).tiny)

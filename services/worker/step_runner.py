@@ -211,7 +211,7 @@ class StepRunner:
         running = self._running[0]
         self._wait_or_hear(running)
         step = running.step
-        output = self._output(step.batch, running) if step.epoch == newest_epoch() else None
+        output = self._output(running) if step.epoch == newest_epoch() else None
         self._running.popleft()
         started_s = max(running.begun_s, self._computed_s)
         before_s = max(0.0, running.begun_s - running.swap_s - max(running.taken_s, self._computed_s))
@@ -238,11 +238,14 @@ class StepRunner:
             swap_s=running.swap_s,
         )
 
-    def _output(self, batch: StepInput | None, running: _Running) -> StepOutput:
+    def _output(self, running: _Running) -> StepOutput:
+        is_late = running.launched is None
+        if is_late:  # then no step has been begun behind it
+            self.executor.leave_out_ended(running.step)
+        batch = running.step.batch
         if batch is None:
             return StepOutput(np.zeros(0, dtype=np.int32))
         if running.failure is None:
-            is_late = running.launched is None
             output = self._attempt(lambda: self._result(batch, running), running)
             if is_late:
                 self._note_computed(running)

@@ -18,6 +18,8 @@ from tests.worker.engines import PipelinedMemoryEngine, continuation
 from tests.worker.plans import Planned, rows_of
 from tests.worker.test_engine_thread import LIMIT_S, Bench
 
+BAD_SEED = 13
+
 
 class PipelinedBench(Bench):
     engine_class = PipelinedMemoryEngine
@@ -147,6 +149,34 @@ def test_the_step_behind_may_fail_alone(bench: PipelinedBench) -> None:
         bench.submit()
     assert [bench.next_step().failure for _ in range(4)] == [None, "out_of_memory", None, None]
     assert sequence.outputs == continuation([1, 2, 3], 4)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_what_ends_with_a_failed_step_does_not_fail_the_one_behind_as_well(bench: PipelinedBench, others: int) -> None:
+    """It would be computed in vain there, would fail each time, and three failures in a row end the worker."""
+    bad = Planned(7, [1, 2], Sampling(max_tokens=9, seed=BAD_SEED))
+    good = [Planned(number, [3, 4, number], Sampling(max_tokens=9)) for number in range(others)]
+    for sequence in [bad, *good]:
+        bench.leader.add(sequence)
+    step = bench.engine.step
+
+    def fail_on_bad(batch: StepInput) -> StepOutput:
+        if any(row.sampling.seed == BAD_SEED for row in batch.rows):
+            raise RuntimeError("a kernel failed")
+        return step(batch)
+
+    bench.engine.step = fail_on_bad  # type: ignore[method-assign]
+    hold_two_steps(bench)
+    bench.engine.may_tell.set()
+    first, behind = bench.next_step(), bench.next_step()
+    assert [error.sequence for error in first.frame.errors] == [7] and not behind.frame.errors
+    assert (first.failure, behind.failure) == ("exception", None)
+    assert behind.num_tokens == others
+    bench.leader.remove(7)
+    for _ in range(2 if others else 0):
+        bench.submit()
+        assert bench.next_step().failure is None
+    assert all(sequence.outputs == continuation(sequence.prompt, 4) for sequence in good)
 
 
 @pytest.mark.parametrize("step", [1, 2])

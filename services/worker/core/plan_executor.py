@@ -162,6 +162,16 @@ class PlanExecutor:
             step.pending_slots = run.slots
         self._run = None
 
+    def leave_out_ended(self, step: Step) -> None:
+        """The newest step, whose computation begins after all once the step before is finished, needs none of the
+        sequences that ended with that: they could only fail again. Afterwards there may be nothing left."""
+        if step is not self._unfinished[-1]:
+            raise ValueError("a step behind goes on with this one's rows")
+        if step.batch is None or step.keep is None:
+            return
+        step.batch = only(step.batch, step.keep)[0] if step.keep.any() else None
+        step.keep = None
+
     def finish(self, step: Step, output: StepOutput) -> Rows:
         """Take the engine's output into the sequences and lay out the frame."""
         if step is not self._unfinished[0]:

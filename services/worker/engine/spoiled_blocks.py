@@ -14,6 +14,8 @@ def find_spoiled_blocks(kv_cache: Tensor, block_size: int, batch: StepInput, out
     failed = {*output.failed, *(int(batch.sampled[row]) for row in output.errors)}
     used = -(-batch.context_lens // block_size)
     blocks = sorted({block for index in failed for block in batch.block_tables[index, : used[index]].tolist()})
-    held = kv_cache[:, :, torch.tensor(blocks, dtype=torch.int64, device=kv_cache.device)].transpose(0, 2)
-    finite = torch.isfinite(held.float()).flatten(1).all(dim=1).tolist()
-    return [block for block, is_finite in zip(blocks, finite, strict=True) if not is_finite]
+    index = torch.tensor(blocks, dtype=torch.int64, device=kv_cache.device)
+    is_finite = torch.ones(len(blocks), dtype=torch.bool, device=kv_cache.device)
+    for layer in kv_cache:  # one by one: a long sequence's blocks of all of them may be more than the cache leaves free
+        is_finite &= torch.isfinite(layer[:, index].float()).transpose(0, 1).flatten(1).all(dim=1)
+    return [block for block, is_well in zip(blocks, is_finite.tolist(), strict=True) if not is_well]

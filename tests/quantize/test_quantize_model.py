@@ -1,12 +1,13 @@
 """A whole model quantised: the folder loads, computes nearly the same, and more nearly than after plain rounding."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from deploy.cli.model import main
 from services.worker.engine.cpu import CpuEngine
@@ -146,6 +147,7 @@ def test_awq_clips_all_but_queries_and_keys(tmp_path: Path) -> None:
         (["--method", "awq", "--desc-act"], "--desc-act is of gptq"),
         (["--method", "fp8", "--calibration", "{short}"], "the calibration text has 2 tokens"),
         (["--method", "fp8", "--calibration", "{absent}"], "the file is missing"),
+        (["--method", "fp8", "--calibration", "{bytes}"], "bytes.gz: --calibration is not UTF-8 text"),
         (["--method", "fp8", "--output", "{exists}"], "exists already"),
     ],
 )
@@ -153,7 +155,9 @@ def test_what_cannot_be_done_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
     stored(tmp_path)
-    places = {"short": tmp_path / "short.txt", "absent": tmp_path / "absent.txt", "exists": tmp_path / "exists"}
+    names = {"short": "short.txt", "absent": "absent.txt", "bytes": "bytes.gz", "exists": "exists"}
+    places = {word: tmp_path / name for word, name in names.items()}
+    places["bytes"].write_bytes(gzip.compress(TEXT.encode()))
     places["short"].write_text("the")
     places["exists"].mkdir()
     (tmp_path / "text.txt").write_text(TEXT)
@@ -227,3 +231,22 @@ def test_a_text_is_split_into_equal_sequences(tmp_path: Path) -> None:
     assert len(ids) - 100 * len(sequences) < 100
     with pytest.raises(ModelError, match="at least 32"):
         split_text(tokenizer, "the", 100)
+
+
+def test_of_a_long_text_no_more_is_encoded_than_is_used(tmp_path: Path) -> None:
+    """The rest would take gigabytes. Whatever a token's length is, the sequences are those of the whole text."""
+    exact = Tokenizer.from_file(str(stored(tmp_path).tokenizer_file))
+    lengths = []
+
+    class Counting:
+        def encode(self, text: str, add_special_tokens: bool) -> Encoding:
+            lengths.append(len(text))
+            return exact.encode(text, add_special_tokens=add_special_tokens)
+
+    for words in (TEXT, " capital" * 100, "x" * 100):
+        text = words * (4_000_000 // len(words))
+        sequences = split_text(Counting(), text, 16)  # type: ignore[arg-type]
+        assert max(lengths) < len(text) // 10
+        ids = exact.encode(text[:100_000], add_special_tokens=False).ids
+        assert [token for sequence in sequences for token in sequence] == ids[: 128 * 16]
+        assert len(sequences) == 128

@@ -18,6 +18,8 @@ from shared.repository.errors import ModelError
 
 _BLOCK_SIZE = 16
 _FEWEST_TOKENS = 32
+_CHARACTERS_A_TOKEN = 5  # or so: a text with more is encoded once more
+_OF_A_WORD = 32  # tokens at the end of a part of a text, which the whole text may have otherwise
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 128
 
@@ -25,14 +27,24 @@ MAX_SEQUENCES = 128
 def split_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> list[list[int]]:
     """Token ids of a text in sequences of some hundred tokens, so many as fit. max_tokens: that the model knows.
 
-    Raises ModelError for a text that says too little.
+    No more of the text is encoded than that needs. Raises ModelError for a text that says too little.
     """
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    ids = _first_ids(tokenizer, text, MAX_SEQUENCES * min(SEQUENCE_TOKENS, max_tokens))
     if len(ids) < _FEWEST_TOKENS:
         raise ModelError(f"the calibration text has {len(ids)} tokens; at least {_FEWEST_TOKENS} are needed")
     length = min(SEQUENCE_TOKENS, max_tokens, len(ids))
     starts = range(0, len(ids) - length + 1, length)
     return [ids[start : start + length] for start in starts][:MAX_SEQUENCES]
+
+
+def _first_ids(tokenizer: Tokenizer, text: str, count: int) -> list[int]:
+    """At least so many, or all of the text's. A token takes some hundred bytes while it is encoded."""
+    num_characters = _CHARACTERS_A_TOKEN * count
+    while True:
+        ids: list[int] = tokenizer.encode(text[:num_characters], add_special_tokens=False).ids
+        if len(ids) >= count + _OF_A_WORD or num_characters >= len(text):
+            return ids
+        num_characters *= 2
 
 
 def embedded(embedding: Tensor, sequences: Sequence[Sequence[int]]) -> list[Tensor]:

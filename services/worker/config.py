@@ -51,7 +51,7 @@ class WorkerConfig(ServiceConfig, kw_only=True, frozen=True, forbid_unknown_fiel
     ] = 0.9
     kv_cache_memory_bytes: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
-        msgspec.Meta(description="bytes of KV memory; none: from gpu_memory_utilization"),
+        msgspec.Meta(description="bytes of KV memory, of each rank; none: from gpu_memory_utilization"),
     ] = None
     swap_space: Annotated[
         float,

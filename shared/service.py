@@ -35,6 +35,7 @@ C = TypeVar("C", bound=ServiceConfig)
 T = TypeVar("T")
 
 CANCEL_GRACE_S = 2.0
+NATS_SILENCE_S = 2.0  # without a connection, until the log says so
 
 
 class StartError(Exception):
@@ -82,7 +83,11 @@ class ServiceHost:
 
     async def connect(self) -> Bus:
         """Connect the bus, waiting until NATS is there, and answer the NATS service API."""
-        self.bus = await Bus.connect(self.config.nats, self.name, self._credentials, role=self.service)
+        telling = asyncio.get_running_loop().call_later(NATS_SILENCE_S, self._tell_silence)
+        try:
+            self.bus = await Bus.connect(self.config.nats, self.name, self._credentials, role=self.service)
+        finally:
+            telling.cancel()
         self._is_connected = lambda: self.bus.is_connected
         self.num_subscriptions = lambda: self.bus.num_subscriptions
         for subject in self.micro.subjects():
@@ -100,6 +105,10 @@ class ServiceHost:
         working.cancel()
         await asyncio.wait({working})
         return None
+
+    def _tell_silence(self) -> None:
+        nats = without_password(self.config.nats)
+        self.log.warning("still waiting: no NATS server answers at --nats, or none that lets this one in", nats=nats)
 
     def _on_micro(self, subject: str, reply: str, data: bytes, headers: bytes) -> None:
         if reply:

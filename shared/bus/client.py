@@ -76,6 +76,7 @@ class Bus:
         self._credentials = credentials
         self._needs_tls = credentials.tls is not None
         self._complained = float("-inf")
+        self._connecting: asyncio.Task[Any] | None = None  # the task that awaits connect
         self._client = self._new_client()
         self._requests = Requests("")  # its inbox is drawn once connected
 
@@ -91,10 +92,12 @@ class Bus:
         urls = url.split(",")
         bus._needs_tls |= any(each.startswith("tls:") for each in urls)
         random.shuffle(urls)
+        bus._connecting = asyncio.current_task()
         while True:
             bus._client = bus._new_client()
             try:
                 await bus._open(urls)
+                bus._connecting = None
                 bus._requests = Requests(bus.new_inbox())
                 await bus.subscribe(f"{bus._requests.inbox}.*", bus._requests.on_answer)
                 return bus
@@ -131,7 +134,13 @@ class Bus:
         self.fatal(error)
 
     async def _on_error(self, error: Exception) -> None:
-        """Most errors are a server that is away; those which only an operator can mend are told."""
+        """Most errors are a server that is away; those which only an operator can mend are told.
+
+        nats-py tries again after each of them, for ever, also where connect was cancelled together with an error:
+        asyncio.wait_for before Python 3.12 then raises the error alone.
+        """
+        if self._connecting is not None and self._connecting.cancelling():
+            raise asyncio.CancelledError
         text = str(error) or type(error).__name__
         is_permission = PERMISSIONS_VIOLATION in text.lower()
         is_tls = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in text or " TLS" in text

@@ -9,6 +9,7 @@ import pytest
 
 from shared.bus.client import Bus
 from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
+from shared.bus.nats_client import DirectClient
 from shared.subjects import is_inbox
 from tests.servers import NatsServer
 from tests.waiting import until
@@ -265,3 +266,22 @@ async def test_rule_19_replies_go_to_inboxes_of_the_role(nats_server: NatsServer
 )
 def test_rule_19_anything_else_is_no_reply_subject(subject: str) -> None:
     assert not is_inbox(subject)
+
+
+async def test_a_cancellation_that_comes_with_an_error_ends_the_wait_for_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(client: DirectClient, server: object) -> None:
+        """What asyncio.wait_for does before Python 3.12 with a refusal and a cancellation in the same turn."""
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(DirectClient, "_connect_to_server", refuse)
+    waiting = asyncio.ensure_future(Bus.connect("nats://127.0.0.1:1", "test"))
+    done, _ = await asyncio.wait({waiting}, timeout=10)
+    monkeypatch.undo()
+    if not done:
+        waiting.cancel()
+    assert done and waiting.cancelled()

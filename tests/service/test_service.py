@@ -54,6 +54,13 @@ class Sample:
             time.sleep(0.02)
         raise AssertionError(f"{path} never answered {status}: {self.log()}")
 
+    def wait_for_words(self, words: str) -> None:
+        """Until the log has them."""
+        deadline = time.monotonic() + WAIT_S
+        while words not in self.log():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
     def log(self) -> str:
         return self.log_path.read_text()
 
@@ -132,6 +139,7 @@ def test_live_but_not_ready_without_nats(tmp_path: Path, processes: list[Sample]
     assert json.loads(sample.get("/health")[1])["nats"] is False
     status, body = sample.get("/ready")
     assert (status, json.loads(body)) == (503, {"ready": False, "missing": ["nats", "starting"]})
+    sample.wait_for_words("no NATS server answers at --nats")
     assert sample.stop(signal.SIGINT) == 0
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from shared.repository.config import WeightDtype, to_huggingface
 from shared.repository.errors import ModelError
 from shared.repository.huggingface import INDEX_FILE, SINGLE_FILE
-from shared.repository.manifest import TOKENIZER_FILE
+from shared.repository.manifest import TOKENIZER_FILE, sync_file
 from shared.repository.progress import ByteCounter, Progress, no_progress
 from shared.repository.stored_model import StoredModel
 from shared.repository.weights import iter_weights
@@ -50,11 +50,10 @@ def write_folder(
 ) -> Path:
     """Write the model with these tensors, by their names in safetensors files, to a new folder; returns it.
 
-    changes: fields of config.json that differ from the model's. The folder appears whole or not at all. Raises
-    ModelError when it exists.
+    changes: fields of config.json that differ from the model's. The folder appears whole and flushed to the disk, or
+    not at all. Raises ModelError when it exists.
     """
-    if folder.exists():
-        raise ModelError(f"{folder}: exists already")
+    check_is_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     built = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -62,10 +61,19 @@ def write_folder(
         _write_settings(model, built, changes)
         shutil.copyfile(model.tokenizer_file, built / TOKENIZER_FILE)
         built.chmod(0o755)
+        for file in (*built.iterdir(), built):
+            sync_file(file)
         os.rename(built, folder)
+        sync_file(folder.parent)
     finally:
         shutil.rmtree(built, ignore_errors=True)
     return folder
+
+
+def check_is_new(folder: Path) -> None:
+    """Raises ModelError for a folder that exists, or a link of that name, wherever it leads: it cannot be replaced."""
+    if os.path.lexists(folder):
+        raise ModelError(f"{folder}: exists already")
 
 
 def _counted(tensors: Iterable[tuple[str, torch.Tensor]], counter: ByteCounter) -> Iterator[tuple[str, torch.Tensor]]:

@@ -140,9 +140,9 @@ def write_durably(file: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries (creations, renames) to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_file(file: Path) -> None:
+    """Flush a file's bytes, or a folder's entries (creations, renames), to the disk."""
+    descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

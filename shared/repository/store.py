@@ -20,7 +20,7 @@ import structlog
 from shared.repository.errors import BadModelFile, ModelError, ModelNotFound, NoSoundVersion
 from shared.repository.gguf_source import inspect_gguf
 from shared.repository.known import KNOWN_MODELS, fetch
-from shared.repository.manifest import FileEntry, Manifest, hash_file, sync_folder, write_durably, write_manifest
+from shared.repository.manifest import FileEntry, Manifest, hash_file, sync_file, write_durably, write_manifest
 from shared.repository.progress import ByteCounter, Progress, no_progress
 from shared.repository.source import ModelSource
 from shared.repository.stored_model import StoredModel
@@ -186,7 +186,7 @@ class ModelRepository:
                         return twin
                 chosen = version or str(int(existing[-1]) + 1 if existing else 1)
                 write_manifest(staged, _manifest(source, name, chosen, files))
-                sync_folder(staged)
+                sync_file(staged)
                 self._move_in(staged, name, chosen)
         return self.open(name, chosen)
 
@@ -203,7 +203,7 @@ class ModelRepository:
             with self._temporary_folder() as staged:
                 for item in doomed:
                     (self.root / name / item).rename(staged / item)
-                    sync_folder(self.root / name)
+                    sync_file(self.root / name)
                     self._hashes(name, item).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # other versions, or files of somebody else, are still in it
                 (self.root / name).rmdir()
@@ -213,8 +213,8 @@ class ModelRepository:
         parent = self.root / name
         parent.mkdir(exist_ok=True)
         staged.rename(parent / version)
-        sync_folder(parent)
-        sync_folder(self.root)
+        sync_file(parent)
+        sync_file(self.root)
 
     @contextlib.contextmanager
     def _locked(self, lock: str = _LOCK) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """An exported model is the same model to transformers."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,39 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="exists already"):
         export_model(model, tmp_path / "exported")
     assert list((tmp_path / "exported").iterdir()) == []
+
+
+def test_a_link_is_left_alone_wherever_it_leads(tmp_path: Path) -> None:
+    model = store_tiny_model(tmp_path, "LlamaForCausalLM", num_hidden_layers=1)
+    (tmp_path / "exported").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="exists already"):
+        export_model(model, tmp_path / "exported")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["exported", "models", "sources"]
+
+
+@pytest.mark.parametrize("max_shard_bytes", [150_000, 1 << 30])
+def test_a_folder_appears_when_all_of_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_shard_bytes: int
+) -> None:
+    """Else a power failure could leave files of the right size and names, but of zeros."""
+    model = store_tiny_model(tmp_path, "LlamaForCausalLM", num_hidden_layers=1)
+    flushed: dict[str, int] = {}
+    at_the_rename: dict[str, int] = {}
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        flushed[Path(os.readlink(f"/proc/self/fd/{descriptor}")).name] = os.fstat(descriptor).st_size
+
+    def noted_rename(source: Path, target: Path) -> None:
+        at_the_rename.update(flushed)
+        at_the_rename["."] = flushed.get(source.name, -1)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    folder = export_model(model, tmp_path / "exported", max_shard_bytes=max_shard_bytes)
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+    assert {name: at_the_rename.get(name) for name in sizes} == sizes
+    assert at_the_rename["."] >= 0
+    assert tmp_path.name in flushed  # the new name itself

@@ -14,11 +14,12 @@ from services.worker.quantize.calibration import embedded, split_text
 from services.worker.quantize.on_demand import WeightsOnDemand
 from services.worker.quantize.quantizer import QuantisedLayer, Recipe, quantise_layers
 from shared.quantization.codec import store_matrix
-from shared.quantization.matrix import GroupedMatrix, QuantisedMatrix, ScaledMatrix
+from shared.quantization.cut import take_outputs
+from shared.quantization.matrix import QuantisedMatrix
 from shared.quantization.stored import stored_parts
 from shared.repository.config import ModelConfig
 from shared.repository.errors import ModelError
-from shared.repository.export import DTYPES, write_folder
+from shared.repository.export import DTYPES, check_is_new, write_folder
 from shared.repository.progress import Progress, no_progress
 from shared.repository.quantization_json import to_quantization_config
 from shared.repository.stored_model import StoredModel
@@ -42,8 +43,7 @@ def quantise_model(
     """
     config = model.config
     check_shapes(config, recipe)
-    if folder.exists():
-        raise ModelError(f"{folder}: exists already")
+    check_is_new(folder)
     tokenizer = Tokenizer.from_file(str(model.tokenizer_file))
     sequences = split_text(tokenizer, calibration, config.max_position_embeddings)
     model.verify_weights(progress)
@@ -110,14 +110,8 @@ def _projection_tensors(
     shapes, first = config.parameter_shapes(), 0
     for name in linear.names:
         stem, last = name.removesuffix("weight"), first + shapes[name][0]
-        for end, part in store_matrix(recipe.quantization, _rows(matrix, first, last)).items():
+        for end, part in store_matrix(recipe.quantization, take_outputs(matrix, slice(first, last))).items():
             yield stem + end, part.contiguous()
         if linear.bias is not None:
             yield stem + "bias", linear.bias[first:last].to(stored)
         first = last
-
-
-def _rows(matrix: QuantisedMatrix, first: int, last: int) -> QuantisedMatrix:
-    if isinstance(matrix, ScaledMatrix):
-        return ScaledMatrix(matrix.values[first:last], matrix.scales[first:last])
-    return GroupedMatrix(matrix.codes[first:last], matrix.scales[first:last], matrix.zeros[first:last], matrix.group_of)

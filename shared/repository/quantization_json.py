@@ -65,8 +65,9 @@ def to_quantization_config(quantization: Quantization) -> dict[str, Any]:
 def _awq(fields: Fields) -> Quantization:
     fields.expect("bits", None, 4)
     fields.expect("zero_point", True, True)
-    if fields.text("version", "gemm").lower() != "gemm":
-        fields.expect("version", None, "gemm")
+    for name in ("version", "format"):  # of older and of newer files
+        if fields.text(name, "gemm").lower() != "gemm":
+            fields.expect(name, None, "gemm")
     return Quantization(layout="awq", group_size=fields.expect("group_size", None, *GROUP_SIZES))
 
 
@@ -78,8 +79,17 @@ def _gptq(fields: Fields) -> Quantization:
         layout="gptq",
         group_size=fields.expect("group_size", None, *GROUP_SIZES),
         desc_act=fields.flag("desc_act", False),
-        zeros_less_one=fields.expect("checkpoint_format", "gptq", "gptq", "gptq_v2") == "gptq",
+        zeros_less_one=_gptq_format(fields) == "gptq",
     )
+
+
+def _gptq_format(fields: Fields) -> str:
+    """Older files call it checkpoint_format, newer ones format, and many say both."""
+    new = fields.expect("format", "gptq", "gptq", "gptq_v2")
+    old = fields.expect("checkpoint_format", new, "gptq", "gptq_v2")
+    if old != new and fields.document.get("format") is not None:
+        raise BadModelFile(fields.file, f"{fields.path}format {new} is not {_NAME}.checkpoint_format {old}")
+    return str(old)
 
 
 def _fp8(fields: Fields) -> Quantization:

@@ -61,7 +61,14 @@ async def run_in_native_thread(work: Callable[P, T], *args: P.args, **kwargs: P.
 def leave(status: int) -> NoReturn:
     """End the process with this status; at once if a native thread still runs."""
     if any(isinstance(thread, NativeThread) for thread in threading.enumerate()):
+        end_at_once(status)
+    raise SystemExit(status)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """The end of the process, from any of its threads, also where nobody reads any more what it says."""
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    finally:
         os._exit(status)
-    raise SystemExit(status)

@@ -4,7 +4,6 @@ It computes what rank 0 tells it through stdin, and ends when that is closed, wh
 to it, since a step may wait for other ranks that are gone, too.
 """
 
-import os
 import shutil
 import signal
 import sys
@@ -12,13 +11,12 @@ import threading
 from queue import SimpleQueue
 from typing import NoReturn
 
-import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from services.worker.engine.interface import ModelEngine
 from services.worker.engine.threads import sleep_while_waiting
 from services.worker.loading import load_rank_engine
-from services.worker.native_threads import NICENESS
+from services.worker.native_threads import NICENESS, end_at_once
 from services.worker.niceness import step_back
 from services.worker.parallel.orders import Join, Order, Step, Swap, orders_from
 from shared.logs import configure_logging, get_logger
@@ -39,26 +37,31 @@ def main() -> NoReturn:
     log = get_logger(service="worker", instance=join.config.name, rank=join.rank)
     step_back(NICENESS)
     sleep_while_waiting()
-    _leave(_follow(join, orders, log))
+    status = 1
+    try:
+        status = _follow(join, orders, log)
+    finally:
+        end_at_once(status)
 
 
 def _read(orders: "SimpleQueue[Order]") -> None:
-    """Ends the process with the pipe, and on what is no order.
+    """Ends the process with the pipe, and on whatever is no order.
 
     Where the ranks met goes with it: rank 0 has no chance to remove that if it is killed.
     """
-    folder = None
+    folder, status = "", 1
     try:
         for order in orders_from(sys.stdin.buffer):
             orders.put(order)
             if isinstance(order, Join):
                 folder = order.folder
-    except msgspec.MsgspecError:
+        status = 0
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    except Exception:
         get_logger(service="worker").exception("what rank 0 says is no order")
-        _leave(1)
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    _leave(0)
+    finally:  # without this thread the process would outlive rank 0
+        end_at_once(status)
 
 
 def _follow(join: Join, orders: "SimpleQueue[Order]", log: FilteringBoundLogger) -> int:
@@ -82,12 +85,6 @@ def _obey(engine: ModelEngine, order: Order) -> None:
         engine.swap(order.swaps())
     else:
         engine.warm_up()
-
-
-def _leave(status: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":

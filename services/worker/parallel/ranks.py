@@ -1,6 +1,5 @@
 """The other ranks as child processes of rank 0. Each ends with it: its orders come through a pipe that ends then."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import IO, NoReturn
 import structlog
 
 from services.worker.engine.isolation import EngineBroken
+from services.worker.native_threads import end_at_once
 from services.worker.parallel.orders import Join, Order, to_bytes
 
 _RANK_COMMAND = (sys.executable, "-m", "services.worker.rank")
@@ -27,10 +27,12 @@ def end_process(rank: int, status: int) -> NoReturn:
 
     Status 2 if the rank could not start, and would not the next time either; else 1, and the worker is started again.
     """
-    structlog.get_logger().error("a rank of this worker has ended, and so does the worker", rank=rank, status=status)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(_CANNOT_START if status == _CANNOT_START else 1)
+    try:
+        structlog.get_logger().error(
+            "a rank of this worker has ended, and so does the worker", rank=rank, status=status
+        )
+    finally:
+        end_at_once(_CANNOT_START if status == _CANNOT_START else 1)
 
 
 class Ranks:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Encoding, Tokenizer
 
+from deploy.cli import quantize
 from deploy.cli.model import main
 from services.worker.engine.cpu import CpuEngine
 from services.worker.models.layer_parts import PROJECTIONS, projection
@@ -208,6 +209,12 @@ def test_a_person_quantises_and_adds(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["add", str(tmp_path / "out"), "--name", "small", *repository]) == 0
     assert main(["show", "small", *repository]) == 0
     assert "gptq" in capsys.readouterr().out
+
+
+def test_the_command_offers_the_methods_that_there_are() -> None:
+    """It may not import them."""
+    assert quantize.METHODS == METHODS
+    assert {method for method in METHODS if Recipe(method).quantization.group_size} == set(quantize.GROUPED)
 
 
 def test_int8_of_weights_alone_is_packed(tmp_path: Path) -> None:

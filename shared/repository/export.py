@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from shared.repository.config import WeightDtype, to_huggingface
-from shared.repository.errors import ModelError
+from shared.repository.errors import BadModelFile, ModelError
 from shared.repository.huggingface import INDEX_FILE, SINGLE_FILE
 from shared.repository.manifest import TOKENIZER_FILE, sync_file
 from shared.repository.progress import ByteCounter, Progress, no_progress
@@ -51,7 +52,7 @@ def write_folder(
     """Write the model with these tensors, by their names in safetensors files, to a new folder; returns it.
 
     changes: fields of config.json that differ from the model's. The folder appears whole and flushed to the disk, or
-    not at all. Raises ModelError when it exists.
+    not at all. Raises ModelError when it exists or cannot be written.
     """
     check_is_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,11 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]], ma
 
 
 def _write_shard(folder: Path, index: int, tensors: dict[str, torch.Tensor]) -> list[str]:
-    save_file(tensors, folder / _shard_name(index), metadata={"format": "pt"})
+    file = folder / _shard_name(index)
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, too, is one
+        raise BadModelFile(file, f"cannot be written ({error})") from error
     return list(tensors)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,27 @@ def test_the_command_offers_the_methods_that_there_are() -> None:
     """It may not import them."""
     assert quantize.METHODS == METHODS
     assert {method for method in METHODS if Recipe(method).quantization.group_size} == set(quantize.GROUPED)
+
+
+@pytest.mark.parametrize("command", ["quantize", "export"])
+def test_a_disk_that_is_full_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    stored(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    options = {
+        "quantize": ["--method", "fp8", "--calibration", str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")],
+        "export": [str(tmp_path / "out")],
+    }
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        status = main([command, "tiny", "--model-repository", str(tmp_path / "models"), *options[command]])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tokenbus model: ")]
+    assert len(told) == 1
+    assert "model-00001.safetensors: cannot be written" in told[0]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["models", "sources", "text.txt"]
 
 
 def test_int8_of_weights_alone_is_packed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from services.worker.loading import load_rank_engine
 from services.worker.native_threads import NICENESS, end_at_once
 from services.worker.niceness import step_back
 from services.worker.parallel.orders import Join, Order, Step, Swap, orders_from
+from services.worker.parallel.ranks import IGNORED_SIGNALS
 from shared.logs import configure_logging, get_logger
 from shared.service import StartError
 
@@ -26,7 +27,7 @@ from shared.service import StartError
 def main() -> NoReturn:
     """Follow rank 0; ends the process."""
     # These are rank 0's affair: it drains first, and its end is ours.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     orders: SimpleQueue[Order] = SimpleQueue()
     threading.Thread(target=_read, args=(orders,), name="orders", daemon=True).start()

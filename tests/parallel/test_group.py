@@ -4,6 +4,7 @@ import os
 import queue
 import random
 import signal
+import subprocess
 import time
 from contextlib import ExitStack
 from typing import NoReturn
@@ -18,6 +19,7 @@ from services.worker.engine.interface import Swaps
 from services.worker.engine.isolation import EngineBroken
 from services.worker.engine.options import EngineError
 from services.worker.loading import load_part
+from services.worker.parallel import ranks
 from services.worker.parallel.communicator import TorchCommunicator
 from services.worker.parallel.group import check
 from shared.messages.sampling import Sampling
@@ -90,6 +92,23 @@ def test_a_sequence_fails_alone_and_a_dead_rank_ends_the_group(llama: StoredMode
         with pytest.raises(EngineBroken):
             driver.step()
         assert deaths.get_nowait() == (1, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", ranks.IGNORED_SIGNALS, ids=str)
+def test_what_asks_all_processes_to_end_is_for_rank_0_from_the_first_moment_on(
+    llama: StoredModel, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, deaf = ranks._start_rank, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def start_and_signal() -> "subprocess.Popen[bytes]":
+        process = start()
+        process.send_signal(number)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == deaf, "rank 0 still hears it"
+        return process
+
+    monkeypatch.setattr(ranks, "_start_rank", start_and_signal)
+    with running_group(llama, 2) as group:
+        group.warm_up()
 
 
 @pytest.mark.parametrize("task", ["warm-up", "step", "swap"])

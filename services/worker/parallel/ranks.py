@@ -1,6 +1,7 @@
 """The other ranks as child processes of rank 0. Each ends with it: its orders come through a pipe that ends then."""
 
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from services.worker.parallel.orders import Join, Order, to_bytes
 
 _RANK_COMMAND = (sys.executable, "-m", "services.worker.rank")
 _CANNOT_START = 2
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLOSE_S = 5.0
 _DEATH_S = 5.0  # until a process that has closed its connections has ended
 
@@ -45,8 +47,7 @@ class Ranks:
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         for join in joins:
-            # In a session of its own: Ctrl-C is for rank 0 alone, which drains first.
-            process = subprocess.Popen(_RANK_COMMAND, stdin=subprocess.PIPE, start_new_session=True)
+            process = _start_rank()
             self._processes.append(process)
             threading.Thread(target=self._watch, args=(join, process), name="rank", daemon=True).start()
         for process, join in zip(self._processes, joins, strict=True):
@@ -85,6 +86,16 @@ class Ranks:
             shutil.rmtree(join.folder, ignore_errors=True)  # on_death may end this process
             self._on_death(join.rank, status)
             self._death.set()
+
+
+def _start_rank() -> "subprocess.Popen[bytes]":
+    """In a session of its own: Ctrl-C is for rank 0 alone, which drains first. So is what ends all processes of a unit
+    at once, which a rank is deaf to from its first moment: it inherits that, long before it can say so itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+    try:
+        return subprocess.Popen(_RANK_COMMAND, stdin=subprocess.PIPE, start_new_session=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pipe(process: "subprocess.Popen[bytes]") -> IO[bytes]:

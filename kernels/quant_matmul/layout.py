@@ -63,7 +63,7 @@ def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor, group_of: Tensor) ->
     """codes: uint8 [n, k], 0 to 15; scales: float [n, groups], kept as float16; zeros: uint8 [n, groups], 0 to 15;
     group_of: int64 [k], as many inputs in each group.
 
-    Raises ValueError for sizes that the kernels cannot.
+    Raises ValueError for sizes that the kernels cannot, and for scales beyond float16.
     """
     n, k = codes.shape
     num_groups = scales.shape[1]
@@ -75,13 +75,16 @@ def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor, group_of: Tensor) ->
     if not torch.equal(group_of[order], torch.arange(k) // group_size):
         raise ValueError("the groups have different numbers of inputs")
     is_in_order = torch.equal(order, torch.arange(k))
+    halves = scales.half()
+    if not torch.isfinite(halves).all():
+        raise ValueError("a scale is more than float16 holds")
     return PackedWeights(
         encoding="int4",
         num_columns=n,
         num_inputs=k,
         group_size=group_size,
         words=_int4_words(_filled(codes if is_in_order else codes[:, order])),
-        scales=_by_quads(_filled(scales.half())),
+        scales=_by_quads(_filled(halves)),
         zeros=_int4_zeros(_filled(zeros)),
         order=None if is_in_order else order.to(torch.int32),
     )

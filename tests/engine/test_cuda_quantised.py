@@ -1,5 +1,6 @@
 """A quantised model on the CUDA engine, its kernels in the emulator: the model that the CPU computes dequantised."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,14 @@ def test_inputs_in_different_orders_cannot_be_fused() -> None:
     fused = pack_fused([parts[0], parts[0]])
     assert isinstance(fused, PackedWeights)
     assert (fused.num_columns, fused.num_inputs) == (32, 128)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_scales_beyond_float16_are_no_infinities(dtype: torch.dtype) -> None:
+    """The kernels' scales are float16; files also have others, and a matrix with a larger one is dequantised."""
+    matrix = grouped(16, 128, 32)
+    wide = replace(matrix, scales=matrix.scales.to(dtype))
+    assert pack_fused([wide]) is not None
+    wide.scales[3, 1] = 1e5
+    assert pack_fused([wide]) is None
+    assert pack_fused([matrix, wide]) is None

@@ -33,12 +33,14 @@ class LeaderPorts:
 
     send: publish bytes on a subject. send_plan: the same for plans (test switches drop a share of them).
     append: store End, Done and Reader records in the background, in this order, each with its message id.
+    append_while: store one, unless the log has not taken it when what it says holds no more.
     fence: append a worker's Fence, and call back with whether the fold shows it.
     """
 
     send: Callable[[str, bytes], object]
     send_plan: Callable[[str, bytes], object]
     append: Callable[[list[tuple[End | Done | Reader, str]]], None]
+    append_while: Callable[[End | Done | Reader, str, Callable[[], bool]], None]
     fence: Callable[[str, Callable[[bool], None]], None]
     max_plan_bytes: Callable[[], int]
 
@@ -132,9 +134,16 @@ class Leader:
         for name in [name for name, since in self._missed.items() if now - since > SUCCESSOR_S]:
             del self._missed[name]
             self.core.forget_worker(name)
-        for record in self._lifetimes.due(now, now_ns):
-            self._ports.append([record])
+        self._end_what_is_over(now, now_ns)
         self.pump(now)
+
+    def _end_what_is_over(self, now: float, now_ns: int) -> None:
+        dues = self._lifetimes.due(now_ns)
+        for gateway, lost in self._lifetimes.due_to_silence(now, now_ns):
+            self._logger.warning("a gateway is silent; what it read ends", gateway=gateway, requests=len(lost))
+            dues += lost
+        for due in dues:
+            self._ports.append_while(due.record, due.message_id, due.holds)
 
     def _check_progress(self, link: WorkerLink, now: float) -> None:
         reason = link.fence_reason(now)
@@ -199,8 +208,10 @@ class Leader:
                 self._on_request(self._fold.requests[record.request_id], now)
         elif isinstance(record, Reader):
             self._lifetimes.on_reader(record, now)
-        elif isinstance(record, End) and record.reason == "rejected" and change.counted:
-            self._on_rejected(self._fold.requests[record.request_id])
+        elif isinstance(record, End) and change.counted:
+            self._lifetimes.on_end_record(record)
+            if record.reason == "rejected":
+                self._on_rejected(self._fold.requests[record.request_id])
         for sequence in change.sequences:
             if sequence.end is not None:
                 self.core.end(sequence.id)

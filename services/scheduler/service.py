@@ -275,6 +275,7 @@ class SchedulerService:
             send=bus.publish,
             send_plan=self._send_plan,
             append=self._appender.append,
+            append_while=self._appender.append_while,
             fence=self._fence_worker,
             max_plan_bytes=lambda: bus.max_payload // 2,
         )

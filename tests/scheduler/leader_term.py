@@ -35,7 +35,8 @@ def heartbeat(worker: str, epoch: int, num_blocks: int) -> WorkerHeartbeat:
 class Term:
     """A leader that has just taken over; what it appends is kept in records, and folded by fold_appended.
 
-    now: its monotonic clock. message_ids: of all that was ever appended. num_plans: plans sent.
+    now: its monotonic clock. message_ids: of all that was ever appended. holds: of each record about a request that is
+    over, whether it still is. num_plans: plans sent.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Term:
         self.now = now
         self.records: list[End | Done | Reader] = []
         self.message_ids: list[str] = []
+        self.holds: list[Callable[[], bool]] = []
         self.fenced: list[str] = []
         self.num_plans = 0
         fold.feed(Fence(kind="takeover", leader=leader))
@@ -52,6 +54,7 @@ class Term:
             send=lambda subject, data: None,
             send_plan=self._send_plan,
             append=self._append,
+            append_while=self._append_while,
             fence=self._fence,
             max_plan_bytes=lambda: 2**20,
         )
@@ -65,6 +68,11 @@ class Term:
         for record, message_id in records:
             self.records.append(record)
             self.message_ids.append(message_id)
+
+    def _append_while(self, record: End | Done | Reader, message_id: str, holds: Callable[[], bool]) -> None:
+        assert holds(), "decided a moment ago"
+        self.holds.append(holds)
+        self._append([(record, message_id)])
 
     def _fence(self, worker: str, answered: Callable[[bool], None]) -> None:
         self.fenced.append(worker)

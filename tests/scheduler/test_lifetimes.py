@@ -49,8 +49,8 @@ def test_a_request_of_a_silent_gateway_ends_with_cancel_and_not_before(num_ended
     term.pass_time(0.05, "g2")
     assert term.records == [End(request_id=RID, reason="cancel", message=GATEWAY_GONE)]
     assert term.message_ids == [f"abandoned-{RID}"]
-    assert term.leader.num_abandoned == 1
     settle(term)
+    assert term.leader.num_abandoned == 1
     assert reasons(term) == ["stop_string"] * num_ended + ["cancel"] * (2 - num_ended)
     assert not term.leader.core.num_waiting
 
@@ -69,6 +69,46 @@ def test_a_request_that_has_ended_is_left_alone_when_its_gateway_falls_silent() 
     term.feed(End(request_id=RID, reason="cancel"))
     term.pass_time(5.0)
     assert term.records == []
+
+
+@pytest.mark.parametrize("keep_s", [0.0, KEEP_S])
+@pytest.mark.parametrize("heard_again", ["heartbeat", "pause", "nothing"])
+def test_what_the_log_has_not_taken_holds_no_longer_than_the_silence(keep_s: float, heard_again: str) -> None:
+    """A cut that takes a gateway off the bus may take the log away too, and be over before the log is back."""
+    term = Term(FoldUnderTest())
+    term.feed(owned(keep_s=keep_s))
+    term.pass_time(GATEWAY_SILENCE_S + 0.05)
+    (lost,) = term.records
+    term.records.clear()  # the log is away
+    if heard_again == "heartbeat":
+        term.hear("g1")
+    elif heard_again == "pause":
+        term.leader.reset_clocks(term.now, was_deaf=True)
+    assert [holds() for holds in term.holds] == [heard_again == "nothing"]
+    term.pass_time(1.0)
+    assert term.records == [], "once for each silence"
+    term.pass_time(RETURN_S)
+    assert [type(record) for record in term.records] == ([] if heard_again == "nothing" else [type(lost)])
+    assert term.holds[-1]()
+    term.records = [lost]
+    settle(term)
+    assert not any(holds() for holds in term.holds), "the log has it"
+    assert term.leader.num_abandoned == (0 if keep_s else 1)
+
+
+def test_that_nobody_reads_holds_no_longer_than_nobody_reads() -> None:
+    term = Term(FoldUnderTest())
+    term.feed(owned(keep_s=KEEP_S))
+    term.feed(reader("g1", reads=False))
+    term.pass_time(KEEP_S + 0.1)
+    assert [type(record) for record in term.records] == [End] and term.holds[-1]()
+    term.records.clear()  # the log is away
+    term.feed(reader("g2", reads=True))
+    assert not term.holds[-1]()
+    term.feed(reader("g2", reads=False))
+    assert not term.holds[-1](), "the time starts anew"
+    term.pass_time(KEEP_S + 0.1)
+    assert [type(record) for record in term.records] == [End] and term.holds[-1]()
 
 
 @pytest.mark.parametrize(("was_deaf", "patience_s"), [(False, GATEWAY_SILENCE_S), (True, RETURN_S)])

@@ -31,16 +31,23 @@ class Storing(Process):
             (record, message_id), *rest = records
             self.store("end", encode(record), message_id, lambda: self.append(rest))
 
-    def store(self, kind: str, data: bytes, message_id: str, stored: Stored) -> None:
+    def append_while(self, record: End | Done | Reader, message_id: str, holds: Callable[[], bool]) -> None:
+        """Store a record, unless it holds no more before the log has it."""
+        self.store("end", encode(record), message_id, lambda: None, holds)
+
+    def store(
+        self, kind: str, data: bytes, message_id: str, stored: Stored, holds: Callable[[], bool] = lambda: True
+    ) -> None:
         """Store one record, however long it takes; stored is called once it is known to be."""
         self._num_stores += 1
         self._pending.add(self._num_stores)
-        self._attempt(self._num_stores, kind, data, message_id, stored)
 
-    def _attempt(self, number: int, kind: str, data: bytes, message_id: str, stored: Stored) -> None:
-        if number in self._pending:
-            self.world.to_log(self, self._arrive, number, kind, data, message_id, stored)
-            self.world.after(ATTEMPT_S, self.deliver, self._attempt, number, kind, data, message_id, stored)
+        def attempt(number: int) -> None:
+            if number in self._pending and holds():
+                self.world.to_log(self, self._arrive, number, kind, data, message_id, stored)
+                self.world.after(ATTEMPT_S, self.deliver, attempt, number)
+
+        attempt(self._num_stores)
 
     def _arrive(self, number: int, kind: str, data: bytes, message_id: str, stored: Stored) -> None:
         if self.log.store_once(kind, data, message_id):

@@ -181,6 +181,7 @@ class SimScheduler(Folder):
             send=self._send_plan,
             send_plan=self._send_plan,
             append=self.append,
+            append_while=self.append_while,
             fence=lambda worker, answered: self._fence(Fence(kind="worker", leader=self.name, worker=worker), answered),
             max_plan_bytes=lambda: MAX_PLAN_BYTES,
         )

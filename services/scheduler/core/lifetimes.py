@@ -8,7 +8,13 @@
 
 Who reads, and since when nobody does, is in the fold, so a new leader goes on where the old one stopped; only the
 gateways' silence is measured anew. Pure: times are arguments, what follows is returned as records to append.
+
+Silence may end while the log is away, and so may that nobody reads: a cut that takes a gateway off the bus is often one
+that takes the log away too. So each record says whether it still holds, and is withdrawn where it does not.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from services.scheduler.core.deadlines import Deadlines
 from services.scheduler.core.readership import Readership
@@ -19,13 +25,20 @@ GATEWAY_GONE = "the gateway that read it is gone"
 NOBODY_READS = "nobody has read it for as long as it is kept"
 SECOND_NS = 10**9
 
-Appended = tuple[End | Reader, str]
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A record to append, with its message id. holds: whether what it says is still so."""
+
+    record: End | Reader
+    message_id: str
+    holds: Callable[[], bool]
 
 
 class Lifetimes:
     """Of all live requests of the shard. Each call costs O(log n) at most, a tick what is due and O(gateways).
 
-    num_abandoned: requests that were to end because nobody read them.
+    num_abandoned: requests that ended because nobody read them.
     """
 
     def __init__(self) -> None:
@@ -79,24 +92,42 @@ class Lifetimes:
         else:
             self._unread.set(request.request_id, state.unread_ns + int(request.keep_s * SECOND_NS))
 
-    def due(self, now: float, now_ns: int) -> list[Appended]:
-        """Records to append, each with its message id, for all that is over by now. now_ns: Unix time."""
-        records: list[Appended] = []
+    def on_end_record(self, end: End) -> None:
+        """An End of these was folded, and was the first."""
+        self.num_abandoned += end.message in (GATEWAY_GONE, NOBODY_READS)
+
+    def due(self, now_ns: int) -> list[Due]:
+        """Ends of all whose time is over. now_ns: Unix time."""
+        dues: list[Due] = []
         for request_id in self._deadlines.pop_due(now_ns):
             end = End(request_id=request_id, reason="deadline", message="deadline exceeded")
-            records.append((end, f"deadline-{request_id}"))
-        records.extend(self._abandon(request_id, NOBODY_READS) for request_id in self._unread.pop_due(now_ns))
-        for gateway, request_ids in self.readership.take_silent(now):
-            records.extend(self._read_no_more(gateway, request_id, now_ns) for request_id in sorted(request_ids))
-        return records
+            dues.append(Due(end, f"deadline-{request_id}", lambda: True))
+        dues += [
+            self._abandon(request_id, NOBODY_READS, self._still_unread(self._live[request_id]))
+            for request_id in self._unread.pop_due(now_ns)
+        ]
+        return dues
 
-    def _read_no_more(self, gateway: str, request_id: str, now_ns: int) -> Appended:
+    def due_to_silence(self, now: float, now_ns: int) -> list[tuple[str, list[Due]]]:
+        """Gateways that fell silent, each with what follows for the requests that it read."""
+        return [
+            (gateway, [self._read_no_more(gateway, request_id, now_ns) for request_id in sorted(request_ids)])
+            for gateway, request_ids in self.readership.take_silent(now)
+        ]
+
+    def _still_unread(self, state: RequestState) -> Callable[[], bool]:
+        since_ns = state.unread_ns
+        return lambda: state.unread_ns == since_ns
+
+    def _read_no_more(self, gateway: str, request_id: str, now_ns: int) -> Due:
+        def holds() -> bool:
+            return self.readership.is_given_up(gateway, request_id)
+
         if self._live[request_id].request.keep_s <= 0:
-            return self._abandon(request_id, GATEWAY_GONE)
+            return self._abandon(request_id, GATEWAY_GONE, holds)
         # a gateway may come back and fall silent again: the message id is this occasion's alone, under any leader
         reader = Reader(request_id=request_id, gateway=gateway, reads=False)
-        return reader, f"unread-{request_id}-{gateway}-{now_ns}"
+        return Due(reader, f"unread-{request_id}-{gateway}-{now_ns}", holds)
 
-    def _abandon(self, request_id: str, message: str) -> Appended:
-        self.num_abandoned += 1
-        return End(request_id=request_id, reason="cancel", message=message), f"abandoned-{request_id}"
+    def _abandon(self, request_id: str, message: str, holds: Callable[[], bool]) -> Due:
+        return Due(End(request_id=request_id, reason="cancel", message=message), f"abandoned-{request_id}", holds)

@@ -14,10 +14,12 @@ RETURN_S = 5.0
 
 @dataclass(slots=True)
 class _Gateway:
-    """silent_at: when it is given up, unless it is heard of before. reads: ids of requests."""
+    """silent_at: when it is given up, unless it is heard of before. reads: ids of requests. given_up: those that it was
+    given up for since it was heard of last, and that still count as read: the log does not know yet."""
 
     silent_at: float
     reads: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
 
 
 class Readership:
@@ -41,26 +43,47 @@ class Readership:
             self._gateways[gateway] = _Gateway(now + GATEWAY_SILENCE_S)
         else:
             known.silent_at = now + GATEWAY_SILENCE_S
+            known.given_up.clear()
 
     def add(self, request_id: str, gateway: str, now: float) -> None:
-        """The gateway reads the request."""
+        """The gateway reads the request, which says that it lived just now if it was given up."""
         known = self._gateways.get(gateway)
         if known is None:
             known = self._gateways[gateway] = _Gateway(now + GATEWAY_SILENCE_S)
+        elif known.given_up:
+            known.silent_at = now + GATEWAY_SILENCE_S
         known.reads.add(request_id)
 
     def remove(self, request_id: str, gateway: str) -> None:
-        """It reads it no more, or the request has ended."""
+        """It reads it no more, or the request has ended. A gateway given up for its last request is forgotten."""
         known = self._gateways.get(gateway)
-        if known is not None:
-            known.reads.discard(request_id)
+        if known is None:
+            return
+        known.reads.discard(request_id)
+        if request_id in known.given_up:
+            known.given_up.discard(request_id)
+            if not known.reads:
+                del self._gateways[gateway]
 
     def reset(self, now: float, *, was_deaf: bool) -> None:
         """This process was paused, or cut off: that says nothing about others, and others may have been cut off too."""
         for known in self._gateways.values():
             known.silent_at = max(known.silent_at, now + (RETURN_S if was_deaf else GATEWAY_SILENCE_S))
+            known.given_up.clear()
 
     def take_silent(self, now: float) -> list[tuple[str, set[str]]]:
-        """Gateways that fell silent with what they read, each once: they are forgotten until they are heard again."""
-        silent = [name for name, known in self._gateways.items() if now > known.silent_at]
-        return [(name, reads) for name in silent if (reads := self._gateways.pop(name).reads)]
+        """Gateways that fell silent with what they read, each request once: until the gateway is heard of again."""
+        lost: list[tuple[str, set[str]]] = []
+        for name in [name for name, known in self._gateways.items() if now > known.silent_at]:
+            known = self._gateways[name]
+            if not known.reads:
+                del self._gateways[name]
+            elif new := known.reads - known.given_up:
+                known.given_up |= new
+                lost.append((name, new))
+        return lost
+
+    def is_given_up(self, gateway: str, request_id: str) -> bool:
+        """Whether the gateway is still taken for gone, as a reader of this request."""
+        known = self._gateways.get(gateway)
+        return known is not None and request_id in known.given_up

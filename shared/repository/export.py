@@ -61,9 +61,11 @@ def write_folder(
         _write_weights(built, tensors, max_shard_bytes)
         _write_settings(model, built, changes)
         shutil.copyfile(model.tokenizer_file, built / TOKENIZER_FILE)
-        built.chmod(0o755)
-        for file in (*built.iterdir(), built):
+        for file in built.iterdir():
+            file.chmod(0o644)  # safetensors' files are their owner's alone
             sync_file(file)
+        built.chmod(0o755)
+        sync_file(built)
         os.rename(built, folder)
         sync_file(folder.parent)
     finally:

@@ -78,6 +78,15 @@ def test_shards_hold_the_same(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("max_shard_bytes", [150_000, 1 << 30])
+def test_whoever_may_read_one_file_may_read_all(tmp_path: Path, max_shard_bytes: int) -> None:
+    """A server often runs as another user than the one who exported."""
+    model = store_tiny_model(tmp_path, "LlamaForCausalLM", num_hidden_layers=1)
+    folder = export_model(model, tmp_path / "exported", max_shard_bytes=max_shard_bytes)
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert [file.name for file in folder.iterdir() if file.stat().st_mode & 0o777 != 0o644] == []
+
+
 def test_tokenizer_and_template_survive(tmp_path: Path) -> None:
     model = store_tiny_model(tmp_path, "LlamaForCausalLM")
     theirs = AutoTokenizer.from_pretrained(export_model(model, tmp_path / "exported", "bfloat16"))

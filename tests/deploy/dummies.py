@@ -5,6 +5,7 @@ python -m tests.deploy.dummies FOLDER   runs a node of sleepers until it is kill
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,6 +96,10 @@ class Record:
 
 async def run_for_ever(root: Path) -> None:
     """A node of two sleepers; prints their process ids once they are ready."""
+    task = asyncio.current_task()
+    assert task is not None
+    # asyncio.run's own handler wakes no loop that is about to wait when the signal comes
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
     folder = DataFolder(root)
     folder.open()
     processes = [Dummy(root, "worker-0", "worker", STUBBORN), Dummy(root, "gateway-0", "gateway")]

@@ -272,6 +272,10 @@ def load_models(config: TokenizerConfig) -> dict[str, ServedModel]:
         return {name: replace(model, name=name) for name in names}
     except (ModelError, ModelLoadError) as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        raise StartError(
+            f"--model-repository: {error.filename or repository.root}: {error.strerror or error}"
+        ) from error
 
 
 async def serve(host: ServiceHost, config: TokenizerConfig) -> None:

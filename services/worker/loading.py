@@ -42,6 +42,10 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
         model = repository.open(config.model, version) if version else repository.ensure(config.model)
     except ModelError as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        raise StartError(
+            f"--model-repository: {error.filename or repository.root}: {error.strerror or error}"
+        ) from error
     if config.engine == "fake":
         return with_switched_faults(load_fake_engine(model, config), model, config)
     if config.tensor_parallel_size > 1:

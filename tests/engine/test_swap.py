@@ -5,6 +5,7 @@ import torch
 
 from services.worker.engine.cpu import CpuEngine
 from services.worker.engine.host_slots import GIB
+from services.worker.engine.options import EngineError
 from shared.repository.stored_model import StoredModel
 from tests.engine.conftest import store_tiny_model
 from tests.engine.driver import greedy
@@ -40,6 +41,11 @@ def test_tokens_are_those_of_sequences_that_were_never_preempted(model: StoredMo
     assert tokens == expected
     assert shard.scheduler.num_preemptions > 0 and shard.scheduler.num_swapped_blocks > 0
     assert shard.num_swapped_in > 0
+
+
+def test_a_swap_space_beyond_the_memory_is_refused_by_name(model: StoredModel) -> None:
+    with pytest.raises(EngineError, match=r"swap_space 99999 is more than the .* GiB of memory available"):
+        CpuEngine.load(model, Options(kv_cache_memory_bytes=8 << 20, swap_space=99999.0))
 
 
 def test_without_a_swap_space_nothing_is_swapped(model: StoredModel) -> None:

@@ -82,6 +82,12 @@ def test_an_unknown_model_or_limit_is_an_error_for_the_operator(repository: Path
             load_models(config)
 
 
+def test_a_model_repository_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match=f"--model-repository: {tmp_path}/file/models: Not a directory"):
+        load_models(TokenizerConfig(model_repository=str(tmp_path / "file/models")))
+
+
 def test_a_known_model_is_added_if_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = inspect_path(make_tiny_model(tmp_path / "source", "LlamaForCausalLM"))
 

@@ -1,5 +1,6 @@
 """Options that depend on one another."""
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -26,3 +27,9 @@ def test_a_step_of_a_cpu_takes_fewer_tokens(engine: Literal["cpu", "cuda", "fake
 def test_options_of_another_engine_are_refused(config: WorkerConfig, message: str) -> None:
     with pytest.raises(StartError, match=message):
         load_engine(config)
+
+
+def test_a_model_repository_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match=f"--model-repository: {tmp_path}/file/models: Not a directory"):
+        load_engine(WorkerConfig(model_repository=str(tmp_path / "file/models")))

@@ -13,7 +13,7 @@ from kernels.decoder.model import Shape
 from kernels.native.build import AroundBuild
 from kernels.rope.frequencies import cos_sin_table, inverse_frequencies
 from services.worker.engine.forward import Forward
-from services.worker.engine.host_slots import HostSlots, num_slots_in
+from services.worker.engine.host_slots import HostSlots, check_swap_space, num_slots_in
 from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from services.worker.engine.kernel_choice import choose_kernels
 from services.worker.engine.memory import available_memory_bytes, claim_first_blocks, num_kv_blocks
@@ -75,6 +75,7 @@ class CpuEngine:
         problem = shape.problem() if num_ranks == 1 else f"tensor_parallel_size is {num_ranks}"
         choice = choose_kernels(config, options, problem, around_build)
         self.dtype, self.fallback_reason = choice.dtype, choice.fallback_reason
+        check_swap_space(options.swap_space, available_memory_bytes())
         available = available_memory_bytes() // num_ranks
         self.num_blocks = num_kv_blocks(own, options, self.max_model_len, self.dtype.itemsize, available)
         if communicator is not None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.interface import Swaps
+from services.worker.engine.options import EngineError
 
 GIB = 1 << 30
 
@@ -15,6 +16,14 @@ def num_slots_in(swap_space: float, kv_cache: Tensor, num_ranks: int = 1) -> int
     """swap_space: GiB of all ranks together. kv_cache: [layers, 2, num_blocks, ...] of one, which are equally large:
     each comes to the same number."""
     return int(swap_space * GIB) // num_ranks // kv_cache[:, :, 0].nbytes
+
+
+def check_swap_space(swap_space: float, available_bytes: int) -> None:
+    """Raises EngineError for more GiB than the host has left: it would be given and then missed, block by block."""
+    if swap_space * GIB > available_bytes:
+        raise EngineError(
+            f"swap_space {swap_space:g} is more than the {available_bytes / GIB:.2f} GiB of memory available: lower it"
+        )
 
 
 class HostSlots:

@@ -53,6 +53,10 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         fail(PROG, str(error))
     question = " ".join(parser.parse_args(argv).question)
+    if not question.strip():
+        fail(PROG, "the question is empty")
+    if config.url and config.nats:
+        fail(PROG, "--url and --nats are two ways to ask: give one of them")
     printer = AnswerPrinter(_write)
     try:
         if config.url:

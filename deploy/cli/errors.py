@@ -2,6 +2,8 @@
 
 from deploy.node.folder import DataFolder
 
+WITHOUT_NODE = "start `tokenbus up`, or give another --data-dir"
+
 
 class NoNode(RuntimeError):
     """No node runs on the data folder; the message names it."""

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     try:
         report = asyncio.run(_verify(*find_access(config, VERIFY_ROLE), config.shard))
     except NoNode as error:
-        print(f"{PROG}: {error}; give --nats", file=sys.stderr)
+        print(f"{PROG}: {error}; give --nats or another --data-dir", file=sys.stderr)
         return 1
     except (CredentialsError, LogUnreadable) as error:
         print(f"{PROG}: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from deploy.cli.control import CommandFailed, converse
 from deploy.cli.display import NodeDisplay
-from deploy.cli.errors import NoNode, one_line
+from deploy.cli.errors import WITHOUT_NODE, NoNode, one_line
 from deploy.node.control_messages import Progress, RestartRequest
 from deploy.node.folder import NodeDataDir
 from shared.config import ConfigError, build, fail, make_parser, read_options
@@ -41,7 +41,11 @@ def main(argv: list[str]) -> int:
                 display.on_stage(answer.process, answer.stage, answer.pid)
     except ConfigError as error:
         fail(PROG, str(error))
-    except (NoNode, CommandFailed, OSError) as error:
+    except NoNode as error:
+        display.done()
+        print(f"{PROG}: {error}; {WITHOUT_NODE}", file=sys.stderr)
+        return 1
+    except (CommandFailed, OSError) as error:
         display.done()
         print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 1

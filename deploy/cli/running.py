@@ -24,7 +24,7 @@ from deploy.node.listeners import Listeners, open_listeners
 from deploy.node.nats_server import NatsServerMissing
 from deploy.node.node import Node, StartFailed, make_processes
 from deploy.node.processes import NodeProcess
-from deploy.node.security import check_log, node_identities
+from deploy.node.security import check_log, check_options, node_identities
 from shared.repository.errors import BadModelFile, ModelError
 from shared.repository.store import ModelRepository
 from shared.stop_signals import StopSignals
@@ -57,9 +57,13 @@ def prepared_node(config: NodeConfig, given: dict[str, Any], console: Console) -
 
     given: options for services. Raises START_ERRORS, and ConfigError when a service does not accept what was given.
     """
+    check_options(config, given)
     raise_file_limit()
     folder = DataFolder.at(config.data_dir)
-    folder.open()
+    try:
+        folder.open()
+    except OSError as error:
+        raise NotPossible(f"--data-dir {folder.root}: {error.strerror or error}") from None
     with (
         contextlib.closing(folder),
         contextlib.closing(open_listeners(config.host, config.port, config.gateways)) as listeners,

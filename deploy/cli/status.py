@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.cli.control import CommandFailed, converse
-from deploy.cli.errors import NoNode, one_line
+from deploy.cli.errors import WITHOUT_NODE, NoNode, one_line
 from deploy.node.control_messages import ProcessStatus, StatusRequest
 from deploy.node.folder import NodeDataDir
 from shared.config import ConfigError, build, fail, make_parser, read_options
@@ -31,7 +31,10 @@ def main(argv: list[str]) -> int:
         found = [each for each in converse(config.data_dir, StatusRequest()) if isinstance(each, ProcessStatus)]
     except ConfigError as error:
         fail(PROG, str(error))
-    except (NoNode, CommandFailed, OSError) as error:
+    except NoNode as error:
+        print(f"{PROG}: {error}; {WITHOUT_NODE}", file=sys.stderr)
+        return 1
+    except (CommandFailed, OSError) as error:
         print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -90,7 +90,7 @@ class ControlServer:
         present = {keeper.process.role for keeper in self._node.keepers}
         unknown = [service for service in command.services if service not in present]
         if unknown:
-            client.say(Failed(f"no {unknown[0]} runs on this node; there are {', '.join(sorted(present))}"))
+            client.say(Failed(f"--service: no {unknown[0]} runs on this node; there are {', '.join(sorted(present))}"))
         elif not self.is_open:
             client.say(Failed("the node is still starting, or stops"))
         elif self._restarting.locked():

@@ -64,7 +64,9 @@ def _listen_in_a_row(host: str, port: int, count: int) -> list[list[socket.socke
     opened: list[list[socket.socket]] = []
     try:
         for index in range(count):
-            opened.append(_listen(host, port + index))  # noqa: PERF401  what is open must be closed if the next fails
+            if port + index > MAX_PORT:
+                raise NotPossible(f"--port {port} with --gateways {count} needs port {port + index}, beyond {MAX_PORT}")
+            opened.append(_listen(host, port + index))
     except NotPossible:
         Listeners(host, port, opened).close()
         raise
@@ -73,8 +75,6 @@ def _listen_in_a_row(host: str, port: int, count: int) -> list[list[socket.socke
 
 def _listen(host: str, port: int) -> list[socket.socket]:
     """One socket for each address of the host that this machine has. Raises NotPossible."""
-    if port > MAX_PORT:
-        raise NotPossible(f"port {port} does not exist: the last one is {MAX_PORT}")
     opened: list[socket.socket] = []
     absent: OSError | None = None
     try:
@@ -114,4 +114,4 @@ def _reason(error: OSError, host: str, port: int) -> NotPossible:
         return NotPossible(f"--host {host}: {error.strerror}")
     if error.errno == errno.EADDRINUSE:
         return NotPossible(f"--port {port} on {host} is in use by another process")
-    return NotPossible(f"cannot listen on {host} port {port}: {error.strerror}")
+    return NotPossible(f"--host {host}, --port {port}: cannot listen there: {error.strerror}")

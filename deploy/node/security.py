@@ -1,5 +1,6 @@
 """Who the processes of a node are on the bus: identities of the node's own, or those of a cluster."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from deploy.nats.authorization import ACCOUNT, ServerSecurity
@@ -14,23 +15,31 @@ SERVER_HOSTS = ("127.0.0.1", "localhost")
 OPEN_ACCOUNT = "$G"  # whose streams an open nats-server stores
 
 
-def node_identities(config: NodeConfig, folder: DataFolder) -> Identities | None:
-    """The folder that the services' identities are in, made at the first secured start; None for an open bus.
-
-    Raises NotPossible for options that contradict each other or a folder without the files, and OSError.
-    """
-    if config.nats_credentials:
-        if not config.nats:
-            raise NotPossible(
-                "--nats-credentials are for the server at --nats; a server of the node's own has --secure"
-            )
-        return _existing(Path(config.nats_credentials))
-    if not config.secure:
-        return None
-    if config.nats:
+def check_options(config: NodeConfig, given: Collection[str]) -> None:
+    """Raise NotPossible for options of a server of the node's own with --nats, and the other way round. given: the
+    names of those that were given."""
+    if config.nats_credentials and not config.nats:
+        raise NotPossible("--nats-credentials are for the server at --nats; a server of the node's own has --secure")
+    if config.nats and config.secure:
         raise NotPossible(
             "--secure is for a NATS server that the node starts; for the one at --nats give --nats-credentials"
         )
+    if config.nats and "nats_sync_interval" in given:
+        raise NotPossible(
+            "--nats-sync-interval is of a NATS server that the node starts; the one at --nats has its own in its "
+            "configuration"
+        )
+
+
+def node_identities(config: NodeConfig, folder: DataFolder) -> Identities | None:
+    """The folder that the services' identities are in, made at the first secured start; None for an open bus.
+
+    Raises NotPossible for a folder without the files, and OSError.
+    """
+    if config.nats_credentials:
+        return _existing(Path(config.nats_credentials))
+    if not config.secure:
+        return None
     identities = Identities(folder.credentials)
     identities.make()
     identities.make_server(SERVER, SERVER_HOSTS)

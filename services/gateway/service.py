@@ -115,7 +115,8 @@ async def serve(host: ServiceHost, config: GatewayConfig) -> None:
         await gateway.start()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-        where = f"descriptors {config.listen_fd}" if config.listen_fd else f"{config.host} port {config.port}"
-        raise StartError(f"cannot listen on {where}: {reason}") from None
+        descriptors = " ".join(str(each) for each in config.listen_fd)
+        where = f"--listen-fd {descriptors}" if descriptors else f"--host {config.host}, --port {config.port}"
+        raise StartError(f"{where}: cannot listen there: {reason}") from None
     await host.stopping.wait()
     await gateway.drain()

@@ -125,6 +125,53 @@ def test_up_says_that_nats_is_not_there_and_quotes_no_password(
     assert capsys.readouterr().err == f"tokenbus up: --nats {shown}: no NATS server with JetStream answers there\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nats", "nats://127.0.0.1:1", "--secure"], "for the one at --nats give --nats-credentials"),
+        (
+            ["--nats", "nats://127.0.0.1:1", "--secure", "--nats-credentials", "/c"],
+            "--secure is for a NATS server that",
+        ),
+        (
+            ["--nats", "nats://127.0.0.1:1", "--nats-sync-interval", "always"],
+            "--nats-sync-interval is of a NATS server",
+        ),
+        (["--nats-credentials", "/c"], "--nats-credentials are for the server at --nats"),
+    ],
+)
+def test_up_says_which_options_contradict_each_other(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["up", "--data-dir", str(tmp_path / "node"), *options]) == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "node").exists()
+
+
+def test_up_names_the_option_of_a_folder_that_cannot_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file/node"
+    assert cli.main(["up", "--data-dir", str(folder)]) == 1
+    assert capsys.readouterr().err == f"tokenbus up: --data-dir {folder}: Not a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--url", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1", "hi"], "--url and --nats are two ways to ask"),
+        ([" "], "the question is empty"),
+    ],
+)
+def test_ask_refuses_what_cannot_be_meant(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["ask", *words])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 class Answer(BaseHTTPRequestHandler):
     """An OpenAI server with one answer, refused for the model `bad`, broken off for the model `torn`."""
 
@@ -232,7 +279,10 @@ def test_log_verify_without_a_log(nats_server: NatsServer, capsys: pytest.Captur
 
 def test_log_verify_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "verify", "--data-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"tokenbus log verify: no node runs on {tmp_path}; give --nats\n"
+    assert (
+        capsys.readouterr().err
+        == f"tokenbus log verify: no node runs on {tmp_path}; give --nats or another --data-dir\n"
+    )
 
 
 @pytest.mark.parametrize("as_json", [True, False])

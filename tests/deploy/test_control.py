@@ -153,7 +153,9 @@ async def test_what_is_no_command_gets_a_reason(controlled: Controlled, line: by
 async def test_one_restart_at_a_time_and_none_before_the_node_is_ready(
     controlled: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CommandFailed, match="no gpu runs on this node; there are nats-server, scheduler, worker"):
+    with pytest.raises(
+        CommandFailed, match="--service: no gpu runs on this node; there are nats-server, scheduler, worker"
+    ):
         await controlled.ask(RestartRequest(services=["gpu"]))
     async with controlled.control._restarting:
         with pytest.raises(CommandFailed, match="a restart is under way"):
@@ -213,7 +215,9 @@ def test_without_a_node_the_commands_say_so(
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(tmp_path / "control.sock"))
     assert command.main(["--data-dir", str(tmp_path)]) == 1  # type: ignore[attr-defined]
-    assert capsys.readouterr().err.endswith(f": no node runs on {tmp_path}\n")
+    assert capsys.readouterr().err.endswith(
+        f": no node runs on {tmp_path}; start `tokenbus up`, or give another --data-dir\n"
+    )
 
 
 async def test_the_commands_print_what_happens(controlled: Controlled, capsys: pytest.CaptureFixture[str]) -> None:

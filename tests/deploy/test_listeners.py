@@ -57,9 +57,9 @@ def open_taken() -> socket.socket:
 @pytest.mark.parametrize(
     ("host", "port", "count", "words"),
     [
-        ("127.0.0.1", 65535, 2, "port 65536 does not exist"),
+        ("127.0.0.1", 65535, 2, "--port 65535 with --gateways 2 needs port 65536, beyond 65535"),
         ("host.invalid", 0, 1, "--host host.invalid: "),
-        ("192.0.2.1", 0, 1, "cannot listen on 192.0.2.1 port 0: Cannot assign"),
+        ("192.0.2.1", 0, 1, "--host 192.0.2.1, --port 0: cannot listen there: Cannot assign"),
     ],
 )
 def test_what_cannot_be_is_one_line(host: str, port: int, count: int, words: str) -> None:

@@ -13,5 +13,5 @@ def test_a_taken_port_is_one_clear_line(nats_server: NatsServer) -> None:
         command = [sys.executable, "-m", "services.gateway", "--nats", nats_server.url, "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+    assert f"--host 127.0.0.1, --port {port}: cannot listen there: Address already in use" in done.stderr
     assert "Traceback" not in done.stderr

@@ -159,5 +159,5 @@ def test_a_descriptor_that_is_no_socket_is_one_clear_line(nats_server: NatsServe
     command = [sys.executable, "-m", "services.gateway", "--nats", nats_server.url, "--listen-fd", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "cannot listen on descriptors (1,)" in done.stderr
+    assert "--listen-fd 1: cannot listen there" in done.stderr
     assert "Traceback" not in done.stderr

@@ -23,7 +23,11 @@ class TargetOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     base_url: Annotated[
         str,
-        Meta(description="server to measure, e.g. http://127.0.0.1:8000; none: start a node, options of it after --"),
+        Meta(
+            description="server to measure, e.g. http://127.0.0.1:8000; none: start a node, options of it after --",
+            pattern="^$|^https?://[^/]",
+            extra={"expects": "a URL such as http://127.0.0.1:8000"},
+        ),
     ] = ""
     backend: Annotated[
         Backend, Meta(description="what the server is; openai: any other with OpenAI's API, openai-chat: its chat")

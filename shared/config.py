@@ -125,7 +125,9 @@ def build(kind: type[C], values: dict[str, Any]) -> C:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
+        missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in values]
+        words = f"{option_name(missing[0])} must be given" if missing else str(error)
+        raise ConfigError(words) from None
 
 
 def convert_value(value: Any, kind: Any, label: str, strict: bool) -> Any:
@@ -206,6 +208,8 @@ def _expectation(kind: Any) -> str:
     plain, _ = _plain_type(kind)
     if get_origin(plain) is Literal:
         return f"expected one of {', '.join(str(choice) for choice in get_args(plain))}"
+    if get_origin(plain) in (list, tuple) and get_origin(get_args(plain)[0]) is Literal:
+        return f"expected some of {', '.join(str(choice) for choice in get_args(get_args(plain)[0]))}"
     return ""
 
 

@@ -1,5 +1,6 @@
 """The end of every command: table, JSON file, plot."""
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,8 +22,25 @@ FILE_CHARS = 160
 def check_wishes(options: ResultOptions) -> None:
     """What would fail at the end is told at the start. Raises BenchError."""
     times_of(options)
+    if options.save_result or options.result_filename:
+        _check_folder("--result-dir", _results_path(options, "results.json").parent)
     if options.plot:
         check_plotting()
+        _check_folder("--plot", Path(options.plot).parent)
+
+
+def _check_folder(option: str, folder: Path) -> None:
+    """Make it. Raises BenchError for one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"{option}: {folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise BenchError(f"{option}: {folder} cannot be written to")
+
+
+def _results_path(options: ResultOptions, default_name: str) -> Path:
+    return Path(options.result_dir) / (options.result_filename or default_name)
 
 
 def times_of(options: ResultOptions) -> Sequence[str]:
@@ -44,8 +62,7 @@ def publish(results: Results, options: ResultOptions) -> int:
     print_table(title, shown, times_of(options), console)
     if options.save_result or options.result_filename:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        name = options.result_filename or f"{results.label}-{results.bench}-{stamp}.json"
-        path = Path(options.result_dir) / name
+        path = _results_path(options, f"{results.label}-{results.bench}-{stamp}.json")
         save_results(results, path)
         console.print(f"Written to {path}", markup=False)
     if options.plot:

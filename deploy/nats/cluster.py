@@ -185,7 +185,7 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         fail(PROG, str(error))
     except OSError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
+        sys.stderr.write(f"{PROG}: --dir {config.dir}: {error.strerror or error}\n")
         return 1
     if config.run:
         return _run(nodes)

@@ -129,6 +129,8 @@ def test_failed_requests_fail_the_command(against: list[str], capsys: pytest.Cap
         (["serve", "--extra-body", "[]"], 1, "--extra-body is no JSON object"),
         (["serve", "--pids", "1073741824"], 1, "there is no process 1073741824"),
         (["serve", "--", "--engine", "fake"], 1, "leave out --base-url"),
+        (["serve", "--save-result", "--result-dir", "/dev/null/x"], 1, "--result-dir: /dev/null/x cannot be made"),
+        (["serve", "--workload", "W9"], 2, "--workload: ['W9'] is not accepted: expected some of W1, W2, W3"),
         (["serve", "--model", "torn"], 1, "fails: the connection broke off"),
         (["throughput", "--dataset-name", "timed_trace"], 1, "`tokenbus bench serve`"),
     ],
@@ -146,6 +148,11 @@ def test_mistakes_end_in_one_line(
 def test_nobody_at_the_base_url(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("serve", "--base-url", "http://127.0.0.1:1") == 1
     assert "names no model" in capsys.readouterr().err
+
+
+def test_a_base_url_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("serve", "--base-url", "foo") == 2
+    assert "--base-url: 'foo' is not accepted: expected a URL such as" in capsys.readouterr().err
 
 
 def test_no_results_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,18 @@ def test_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/no/such.toml" in error(capsys, "--config", "/no/such.toml")
 
 
+class Needy(msgspec.Struct, kw_only=True):
+    """A field without a default."""
+
+    data_dir: Annotated[str, msgspec.Meta(description="folder")]
+
+
+def test_an_option_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(Needy, [], "needy")
+    assert capsys.readouterr().err == "needy: --data-dir must be given\n"
+
+
 def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read("--help")

@@ -147,7 +147,8 @@ async def _run(host: ServiceHost, config: C, serve: Callable[[ServiceHost, C], A
         try:
             await server.start()
         except OSError as error:
-            host.log.error("cannot listen for health", host=server.host, port=server.port, error=str(error))
+            options = f"--health-host {server.host}, --health-port {server.port}"
+            host.log.error("cannot listen for health", reason=f"{options}: {error.strerror or error}")
             return 1
         host.log.info("health listener", url=f"http://{server.host}:{server.port}")
     try:

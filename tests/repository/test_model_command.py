@@ -59,6 +59,31 @@ def test_damage_is_told(tmp_path: Path, source: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--version", "zero"], "bad version"),
+        (["--name", "a/b"], "bad model name"),
+        (["--name", "tiny", "--version", "1"], "already has a version 1"),
+    ],
+)
+def test_nothing_is_downloaded_for_what_could_not_be_stored(
+    tmp_path: Path,
+    source: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    reason: str,
+) -> None:
+    def fetch(*_: object) -> Path:
+        raise AssertionError("downloaded")
+
+    monkeypatch.setattr("shared.repository.store.fetch", fetch)
+    run(tmp_path, "add", str(source), "--name", "tiny")
+    assert run(tmp_path, "add", "smollm2-135m", *options) == 1
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["add", "no-such-model"], "known models: smollm2-135m"),

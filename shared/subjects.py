@@ -22,6 +22,11 @@ MICRO_VERBS = ("PING", "INFO", "STATS")
 LOG_KINDS = ("req", "out", "fence", "end")
 
 
+def gateway(name: str) -> str:
+    """Heard by this gateway alone, which answers nothing: that nobody listens there says that it is not on the bus."""
+    return f"{PREFIX}.gateway.{name}"
+
+
 def log_subject(shard: str, kind: str) -> str:
     """Subject of one kind of record (req, out, fence, end) in the shard's log."""
     return f"{PREFIX}.log.{shard}.{kind}"

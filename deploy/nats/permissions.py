@@ -61,6 +61,7 @@ def _gateway(shards: Sequence[str]) -> Permissions:
             subjects.TOKENIZER_HEARTBEAT,
             *_each(shards, subjects.leader_heartbeat),
             *_each(shards, subjects.detokenizer_heartbeat),
+            subjects.gateway("*"),  # its own incarnation's name is not known before it starts
         ),
     )
 
@@ -88,6 +89,7 @@ def _scheduler(shards: Sequence[str]) -> Permissions:
     return Permissions(
         publish=(
             subjects.plan("*"),
+            subjects.gateway("*"),
             *_each(shards, subjects.leader_heartbeat),
             *_log(shards, "fence"),
             *_log(shards, "end"),
@@ -114,7 +116,7 @@ def _worker(shards: Sequence[str]) -> Permissions:
             *_log(shards, "out"),
             *_log_info(shards),
         ),
-        subscribe=(subjects.plan("*"),),  # its own incarnation's name is not known before it starts
+        subscribe=(subjects.plan("*"),),  # as with gateways
     )
 
 

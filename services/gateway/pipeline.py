@@ -55,7 +55,7 @@ class Pipeline:
             (subjects.detokenizer_heartbeat(self.shard), self._on_detokenizer),
         ):
             self._subscriptions.append(await self.bus.subscribe(subject, self._tolerant(handler)))
-        self.presence.start()
+        await self.presence.start()
         self._probe = asyncio.create_task(self._probe_log())
         self.guard(self._probe)
 

@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.gateway.core.readership import Notice, Readership
 from shared import subjects
-from shared.bus.client import Bus
+from shared.bus.client import Bus, Subscription
 from shared.log.port import Log, LogFull, LogUnavailable
 from shared.messages.codec import encode
 from shared.messages.control import GatewayHeartbeat
@@ -24,6 +24,10 @@ TELL_ONCE_MORE_S = 3.0
 TELL_EVERY_S = 15.0
 
 
+def _answer_nothing(_subject: str, _reply: str, _data: bytes, _headers: bytes) -> None:
+    """That somebody listens is all that is asked."""
+
+
 class Presence:
     """Heartbeats and Reader records of one gateway."""
 
@@ -35,11 +39,13 @@ class Presence:
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._listening: Subscription | None = None
         self._beat_at = 0.0
         self._tell_again_at = float("inf")
 
-    def start(self) -> None:
-        """Begin to beat."""
+    async def start(self) -> None:
+        """Listen where the leader asks whether this gateway is on the bus, and begin to beat."""
+        self._listening = await self._bus.subscribe(subjects.gateway(self._bus.name), _answer_nothing)
         self._bus.reconnect_hooks.append(self._on_reconnect)
         self._beat_at = time.monotonic()
         self._tell_again_at = self._beat_at + TELL_EVERY_S
@@ -54,6 +60,9 @@ class Presence:
             self._timer.cancel()
             self._timer = None
             self._bus.reconnect_hooks.remove(self._on_reconnect)
+        if self._listening is not None:
+            listening, self._listening = self._listening, None
+            await listening.unsubscribe()
 
     # ---- readers
 

@@ -6,6 +6,7 @@ the loop's monotonic clock in seconds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
@@ -35,6 +36,7 @@ class LeaderPorts:
     append: store End, Done and Reader records in the background, in this order, each with its message id.
     append_while: store one, unless the log has not taken it when what it says holds no more.
     fence: append a worker's Fence, and call back with whether the fold shows it.
+    ask_for_gateway: ask the bus whether it knows a gateway, and call back if it does not.
     """
 
     send: Callable[[str, bytes], object]
@@ -42,6 +44,7 @@ class LeaderPorts:
     append: Callable[[list[tuple[End | Done | Reader, str]]], None]
     append_while: Callable[[End | Done | Reader, str, Callable[[], bool]], None]
     fence: Callable[[str, Callable[[bool], None]], None]
+    ask_for_gateway: Callable[[str, Callable[[], None]], None]
     max_plan_bytes: Callable[[], int]
 
 
@@ -134,13 +137,16 @@ class Leader:
         for name in [name for name, since in self._missed.items() if now - since > SUCCESSOR_S]:
             del self._missed[name]
             self.core.forget_worker(name)
+        readership = self._lifetimes.readership
+        for gateway in readership.take_questions(now):
+            self._ports.ask_for_gateway(gateway, partial(readership.on_absent, gateway))
         self._end_what_is_over(now, now_ns)
         self.pump(now)
 
     def _end_what_is_over(self, now: float, now_ns: int) -> None:
         dues = self._lifetimes.due(now_ns)
         for gateway, lost in self._lifetimes.due_to_silence(now, now_ns):
-            self._logger.warning("a gateway is silent; what it read ends", gateway=gateway, requests=len(lost))
+            self._logger.warning("a gateway is gone, and what it read ends", gateway=gateway, requests=len(lost))
             dues += lost
         for due in dues:
             self._ports.append_while(due.record, due.message_id, due.holds)

@@ -19,6 +19,7 @@ from services.scheduler.leader import Leader, LeaderPorts
 from services.scheduler.metrics import SchedulerMetrics
 from shared import subjects
 from shared.bus.appender import BackgroundAppender
+from shared.bus.errors import BusError, NoResponders
 from shared.bus.nats_log import NatsLog
 from shared.bus.receiver import Receiver
 from shared.log.fold import Change, Fold
@@ -36,6 +37,7 @@ from shared.messages.pipeline import Fence
 from shared.service import Health, ServiceHost, StartError
 
 TICK_S = 0.05
+ASK_TIMEOUT_S = 0.4  # below the half second after which is asked again
 LATE_S = 0.35
 HEARTBEAT_S = 0.2
 HEARD_LATELY_S = 1.0
@@ -237,6 +239,17 @@ class SchedulerService:
 
         self._background(fence())
 
+    def _ask_for_gateway(self, gateway: str, on_absent: Callable[[], None]) -> None:
+        async def ask() -> None:
+            try:
+                await self._host.bus.request(subjects.gateway(gateway), b"", ASK_TIMEOUT_S)
+            except NoResponders:
+                on_absent()
+            except (BusError, TimeoutError):
+                pass  # somebody listens, or nothing can be known now
+
+        self._background(ask())
+
     # ---- what the log says ------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change) -> None:
@@ -277,6 +290,7 @@ class SchedulerService:
             append=self._appender.append,
             append_while=self._appender.append_while,
             fence=self._fence_worker,
+            ask_for_gateway=self._ask_for_gateway,
             max_plan_bytes=lambda: bus.max_payload // 2,
         )
         core = Scheduler(SchedulerLimits(watermark=self._config.watermark, prefill_share=self._config.prefill_share))

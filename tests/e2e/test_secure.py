@@ -37,6 +37,7 @@ CHAINED = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
 SUBJECTS = [
     *INTERNAL,
     subjects.GATEWAY_HEARTBEAT,
+    subjects.gateway("gateway-1-00000000"),
     subjects.describe("s0"),
     subjects.attach_direct("s0", "detokenizer-1-00000000"),
     subjects.describe_direct("s0", "detokenizer-1-00000000"),

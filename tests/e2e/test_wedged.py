@@ -1,4 +1,5 @@
-"""A worker that is stopped, or whose engine loops for ever: it is fenced within 3 s, its streams go on within 5 s.
+"""A worker that is stopped, or whose engine loops for ever: it is fenced within 3 s, its streams go on within 5 s. A
+gateway that is stopped for a while: its streams go on with it.
 
 Both times are read from the log's own timestamps. The strict limits hold in virtual time (tests/scheduler); here a busy
 machine gets SLACK_S on top.
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from services.scheduler.core.readership import GATEWAY_SILENCE_S
 from tests.e2e.log_watch import LogWatch, watching
 from tests.e2e.streams import Answer, all_running, connect, many
 from tests.nodes import RunningNode, wrongs
@@ -57,6 +59,20 @@ async def check(node: RunningNode, answers: list[Answer]) -> None:
     assert wrongs(report) == {}
     for answer in answers:
         assert report["requests"][answer.id.removeprefix("cmpl-")]["token_ids"] == answer.token_ids
+
+
+async def test_a_gateway_that_stood_still_for_seconds_has_its_streams(tmp_path: Path) -> None:
+    """The leader misses it after 1.5 s; on the bus it still is."""
+    with RunningNode(tmp_path / "node", *ENGINE) as node:
+        async with connect(node.url) as client:
+            tasks = await all_running(client, "/v1/completions", bodies("paused"))
+            node.signal("gateway-0", signal.SIGSTOP)
+            try:
+                await asyncio.sleep(GATEWAY_SILENCE_S + 1.0)
+            finally:
+                node.signal("gateway-0", signal.SIGCONT)
+            answers = list(await asyncio.gather(*tasks))
+        await check(node, answers)
 
 
 async def test_a_stopped_worker_is_fenced_its_streams_move_and_it_comes_back_as_a_zombie(

@@ -23,6 +23,7 @@ DATA = [
     subjects.CLIENT_ATTACH,
     subjects.TOKENIZER_HEARTBEAT,
     subjects.GATEWAY_HEARTBEAT,
+    subjects.gateway("gateway-7-0011aabb"),
     subjects.plan(WORKER),
     *(subjects.log_subject("s0", kind) for kind in subjects.LOG_KINDS),
     *(
@@ -112,6 +113,7 @@ SOLE_PUBLISHERS = [
     (subjects.detokenizer_heartbeat("s0"), {"detokenizer"}),
     (subjects.TOKENIZER_HEARTBEAT, {"tokenizer"}),
     (subjects.GATEWAY_HEARTBEAT, {"gateway"}),
+    (subjects.gateway("gateway-7-0011aabb"), {"scheduler"}),
     (subjects.INFER, {"client", "gateway"}),
     (subjects.stream_api("PURGE", LOG), {"scheduler", "admin"}),
     (subjects.stream_api("DELETE", LOG), {"admin"}),

@@ -37,6 +37,7 @@ class Term:
 
     now: its monotonic clock. message_ids: of all that was ever appended. holds: of each record about a request that is
     over, whether it still is. num_plans: plans sent.
+    on_bus: gateways that the bus knows. asked: for which gateways it was asked, and how it says no.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Term:
         self.message_ids: list[str] = []
         self.holds: list[Callable[[], bool]] = []
         self.fenced: list[str] = []
+        self.on_bus: set[str] = set()
+        self.asked: list[tuple[str, Callable[[], None]]] = []
         self.num_plans = 0
         fold.feed(Fence(kind="takeover", leader=leader))
         ports = LeaderPorts(
@@ -56,6 +59,7 @@ class Term:
             append=self._append,
             append_while=self._append_while,
             fence=self._fence,
+            ask_for_gateway=self._ask_for_gateway,
             max_plan_bytes=lambda: 2**20,
         )
         self.leader = Leader(fold, Scheduler(), ports, get_logger(), limits)
@@ -76,6 +80,11 @@ class Term:
 
     def _fence(self, worker: str, answered: Callable[[bool], None]) -> None:
         self.fenced.append(worker)
+
+    def _ask_for_gateway(self, gateway: str, on_absent: Callable[[], None]) -> None:
+        self.asked.append((gateway, on_absent))
+        if gateway not in self.on_bus:
+            on_absent()
 
     def join(self, worker: str, num_blocks: int) -> None:
         """A worker comes and reports an empty cache."""

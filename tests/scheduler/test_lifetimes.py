@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.lifetimes import GATEWAY_GONE
-from services.scheduler.core.readership import GATEWAY_SILENCE_S, RETURN_S
+from services.scheduler.core.readership import ASK_EVERY_S, GATEWAY_SILENCE_S, HANG_S, RETURN_S
 from shared.log.state import RequestState
 from shared.messages.pipeline import Done, End, Fence, Reader, Request
 from tests.log.records import SECOND_NS, FoldUnderTest, request, rows
@@ -68,6 +68,43 @@ def test_a_request_that_has_ended_is_left_alone_when_its_gateway_falls_silent() 
     term.feed(owned())
     term.feed(End(request_id=RID, reason="cancel"))
     term.pass_time(5.0)
+    assert term.records == []
+
+
+def test_a_silent_gateway_that_is_on_the_bus_has_more_time() -> None:
+    """It is asked for again and again; once the bus knows it no more, it is gone."""
+    term = Term(FoldUnderTest())
+    term.feed(owned())
+    term.on_bus.add("g1")
+    term.pass_time(GATEWAY_SILENCE_S + HANG_S, by_s=0.05)
+    assert term.records == []
+    assert len(term.asked) == pytest.approx(HANG_S / ASK_EVERY_S, abs=2)
+    term.on_bus.clear()
+    term.pass_time(ASK_EVERY_S)
+    assert term.records == [End(request_id=RID, reason="cancel", message=GATEWAY_GONE)]
+
+
+def test_a_gateway_that_hangs_for_too_long_is_gone_though_the_bus_knows_it() -> None:
+    term = Term(FoldUnderTest())
+    term.feed(owned())
+    term.on_bus.add("g1")
+    term.pass_time(GATEWAY_SILENCE_S + HANG_S)
+    assert term.records == []
+    term.pass_time(0.05)
+    assert [type(record) for record in term.records] == [End]
+
+
+def test_that_the_bus_did_not_know_a_gateway_is_void_once_it_was_heard() -> None:
+    """Its connection broke, and it has another one."""
+    term = Term(FoldUnderTest())
+    term.feed(owned())
+    term.on_bus.add("g1")
+    term.pass_time(GATEWAY_SILENCE_S + 0.05)
+    ((gateway, on_absent),) = term.asked
+    assert gateway == "g1"
+    term.hear("g1")
+    on_absent()
+    term.pass_time(GATEWAY_SILENCE_S + 1.0)
     assert term.records == []
 
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import REGISTRY
 
 from services.scheduler import service as scheduler_service
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.core import leadership
+from services.scheduler.core import leadership, readership
 from services.scheduler.service import MAX_WORKER_FENCES, SchedulerService
 from shared import subjects
 from shared.bus.client import Bus
@@ -95,6 +95,23 @@ async def test_gateways_that_are_heard_keep_their_requests_and_silent_ones_lose_
         await until(lambda: requests[f"{1:032x}"].ended, "the end of the other's")
         assert requests[f"{3:032x}"].sequences[0].reason is None
         await bus.close()
+
+
+async def test_a_silent_gateway_that_listens_keeps_its_requests_until_its_connection_ends(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server knows; a process that stands still has its sockets open."""
+    monkeypatch.setattr(readership, "GATEWAY_SILENCE_S", 0.0)
+    async with leading(nats_server) as service:
+        bus = await Bus.connect(nats_server.url, "gateway-1")
+        asked: list[bytes] = []
+        await bus.subscribe(subjects.gateway("g1"), lambda subject, reply, data, headers: asked.append(data))
+        await service._log.append("req", encode(replace(request(RID), owner="g1")), "req-1")
+        await until(lambda: len(asked) >= 3, "questions")
+        assert not service.fold.requests[RID].ended
+        await bus.close()
+        await until(lambda: service.fold.requests[RID].ended, "the end")
+        assert service.fold.requests[RID].sequences[0].reason == "cancel"
 
 
 async def beat(bus: Bus, gateway: str) -> None:

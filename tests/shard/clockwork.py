@@ -134,6 +134,14 @@ class World:
     def _is_cut(self, sender: "Process", to: "Process") -> bool:
         return self._cuts.get((sender, to), 0.0) > self.now
 
+    def ask_for(self, asker: "Process", listener: "Process | None", on_absent: Handler) -> None:
+        """The asker's server says if it knows of no connection of the listener's. One that is paused has one."""
+        is_there = listener is not None and listener.alive and self.now >= listener.cut_until
+        if is_there and listener is not None and not self._is_cut(asker, listener):
+            return
+        if self.now >= max(asker.cut_until, self._stalled_until) and not self.lost():
+            self.after(self.latency_s(), asker.deliver, on_absent)
+
     def stall(self, seconds: float) -> None:
         """SIGSTOP of the server: nothing arrives anywhere, and everything does afterwards."""
         self.disturbed(seconds)

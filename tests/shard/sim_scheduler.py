@@ -183,6 +183,7 @@ class SimScheduler(Folder):
             append=self.append,
             append_while=self.append_while,
             fence=lambda worker, answered: self._fence(Fence(kind="worker", leader=self.name, worker=worker), answered),
+            ask_for_gateway=self._ask_for_gateway,
             max_plan_bytes=lambda: MAX_PLAN_BYTES,
         )
         self.leader = Leader(self.fold, Scheduler(), ports, self.shard.logger)
@@ -193,6 +194,10 @@ class SimScheduler(Folder):
         worker = self.shard.worker_on(subject)
         if worker is not None:
             self.world.send(self, worker, worker.on_plan, data)
+
+    def _ask_for_gateway(self, gateway: str, on_absent: Callable[[], None]) -> None:
+        named = next((each for each in self.shard.gateways if each.name == gateway), None)
+        self.world.ask_for(self, named, on_absent)
 
     # ---- what the bus says ------------------------------------------------------------------------------------------
 

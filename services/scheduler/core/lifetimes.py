@@ -2,9 +2,9 @@
 
     owner      keep_s    ends with cancel when
     none       -         never: it runs for whoever attaches
-    a gateway  0         the gateway is silent
+    a gateway  0         the gateway is gone
     a gateway  > 0       no gateway has read it for keep_s; a Reader record says who reads, and the leader writes
-                         it for a gateway that is silent
+                         it for a gateway that is gone
 
 Who reads, and since when nobody does, is in the fold, so a new leader goes on where the old one stopped; only the
 gateways' silence is measured anew. Pure: times are arguments, what follows is returned as records to append.

@@ -144,7 +144,10 @@ def test_awq_clips_all_but_queries_and_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "awq", "--group-size", "128"], "its 64 inputs are no multiple of the group_size 128"),
+        (
+            ["--method", "awq", "--group-size", "128"],
+            "its 64 inputs are no multiple of the group_size 128; try --group-size 32 or 64",
+        ),
         (["--method", "w8a16", "--group-size", "64"], "--group-size is of awq and gptq"),
         (["--method", "awq", "--desc-act"], "--desc-act is of gptq"),
         (["--method", "fp8", "--calibration", "{short}"], "the calibration text has 2 tokens"),

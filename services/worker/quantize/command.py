@@ -1,6 +1,7 @@
 """What `tokenbus model quantize` does, from a stored model to a Hugging Face folder."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from services.worker.quantize.quantizer import QuantisedLayer, Recipe, quantise_
 from shared.quantization.codec import store_matrix
 from shared.quantization.cut import take_outputs
 from shared.quantization.matrix import QuantisedMatrix
+from shared.quantization.scheme import GROUP_SIZES
 from shared.quantization.stored import stored_parts
 from shared.repository.config import ModelConfig
 from shared.repository.errors import ModelError
@@ -53,13 +55,23 @@ def quantise_model(
 
 
 def check_shapes(config: ModelConfig, recipe: Recipe) -> None:
-    """Raises ModelError for a projection that cannot be in the recipe's layout."""
+    """Raises ModelError for a projection that cannot be in the recipe's layout, with the group sizes that would do."""
+    problem = _problem(config, recipe)
+    if problem:
+        others = [size for size in GROUP_SIZES if not _problem(config, replace(recipe, group_size=size))]
+        hint = f"; try --group-size {' or '.join(map(str, others))}" if others else ""
+        raise ModelError(problem + hint)
+
+
+def _problem(config: ModelConfig, recipe: Recipe) -> str:
+    """The first projection that cannot be, and why; empty if there is none."""
     for name, shape in config.parameter_shapes().items():
         if name.endswith("_proj.weight"):
             try:
                 stored_parts(recipe.quantization, *shape)
             except ValueError as error:
-                raise ModelError(f"{name} cannot be {recipe.method}: {error}") from error
+                return f"{name} cannot be {recipe.method}: {error}"
+    return ""
 
 
 def _tensors(

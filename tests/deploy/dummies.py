@@ -98,7 +98,7 @@ async def run_for_ever(root: Path) -> None:
     """A node of two sleepers; prints their process ids once they are ready."""
     task = asyncio.current_task()
     assert task is not None
-    # asyncio.run's own handler wakes no loop that is about to wait when the signal comes
+    # A shell has what it runs in the background ignore SIGINT, and then so does Python, by itself.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
     folder = DataFolder(root)
     folder.open()

@@ -16,11 +16,13 @@ from shared.reading.submission import fix_defaults, submit
 from tests.e2e.clients import Clients
 from tests.e2e.streams import Answer, all_running, connect, stream
 from tests.nodes import RunningNode, wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 DRAIN_S = 3.5
 STEP_MS = 5
 NUM_TOKENS = 900  # 4.5 s at least
+LEFT_TOKENS = 2400  # 12 s at least
+ENDLESS_TOKENS = 8000
 NUM_STREAMS = 8
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", str(STEP_MS))
@@ -33,27 +35,28 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield running
 
 
-def body(number: int) -> dict[str, Any]:
-    return {"model": "smollm2-135m", "prompt": f"number {number}", "max_tokens": NUM_TOKENS, "ignore_eos": True}
+def body(num_tokens: int) -> dict[str, Any]:
+    return {"model": "smollm2-135m", "prompt": "on and on", "max_tokens": num_tokens, "ignore_eos": True}
 
 
 async def latecomer(node: RunningNode) -> Answer:
     """A stream over a connection of its own."""
     async with connect(node.url) as client:
-        return await stream(client, "/v1/completions", body(NUM_STREAMS))
+        return await stream(client, "/v1/completions", body(NUM_TOKENS))
 
 
 @pytest.mark.parametrize(
     "name", ["scheduler-0", "worker-0", "detokenizer-0", "tokenizer-0", "gateway-0", "nats-server"]
 )
 async def test_a_service_told_to_stop_under_load_exits_0_and_streams_go_on(node: RunningNode, name: str) -> None:
-    async with connect(node.url) as client:
-        tasks = await all_running(client, "/v1/completions", [body(number) for number in range(NUM_STREAMS)])
+    answers: list[Answer] = []
+    async with Clients(node.url, NUM_STREAMS, body(NUM_TOKENS), refusals_count=False) as clients:
+        await clients.all_running()
         pid = node.signal(name, signal.SIGTERM)
         if name == "gateway-0":
-            tasks.append(asyncio.create_task(latecomer(node)))
-        await until(lambda: node.pids().get(name, pid) != pid, "restart", DRAIN_S + 20)
-        answers = await asyncio.gather(*tasks)
+            answers.append(await latecomer(node))
+        await until(lambda: node.pids().get(name, pid) != pid, "restart")
+    answers += clients.answers
     assert [answer.error for answer in answers if not answer.whole] == []
     assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
     deaths = [line for line in node.output.read_text().splitlines() if line.startswith(f"{name} died")]
@@ -75,11 +78,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("service", SERVICES)
 async def test_where_a_replica_is_no_client_sees_a_failure(pair: RunningNode, service: str) -> None:
     """Neither those who read nor those who come while one of the two goes and is started again."""
-    async with Clients(pair.url, NUM_STREAMS, {**body(0), "max_tokens": 100}) as clients:
+    async with Clients(pair.url, NUM_STREAMS, body(100)) as clients:
         await clients.all_answered()
         name = await leading(pair) if service == "scheduler" else f"{service}-0"
         pid = pair.signal(name, signal.SIGTERM)
-        await until(lambda: pair.pids().get(name, pid) != pid, "restart", DRAIN_S + 20)
+        await until(lambda: pair.pids().get(name, pid) != pid, "restart")
         await clients.all_answered()
     assert clients.failures == []
     assert f"{name} died (exit status 0)" in pair.output.read_text()
@@ -97,20 +100,20 @@ async def leading(node: RunningNode) -> str:
 async def test_a_stopped_node_leaves_what_takes_too_long_to_its_next_start(tmp_path: Path) -> None:
     """Who reads over HTTP is told when the drain is over; what nobody reads now is finished later."""
     options = (*OPTIONS, "--drain-timeout-s", str(DRAIN_S))
-    params = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
+    params = {"max_tokens": LEFT_TOKENS, "ignore_eos": True}
     request = GenerateRequest(v=1, model="smollm2-135m", prompt="on and on", params=params, attach=False)
     with RunningNode(tmp_path / "node", *options) as node:
         bus = await Bus.connect(node.nats, "asker")
         accepted = await submit(bus, fix_defaults(request))
         await bus.close()
         async with connect(node.url) as client:
-            (streaming,) = await all_running(client, "/v1/completions", [body(0)])
+            (streaming,) = await all_running(client, "/v1/completions", [body(ENDLESS_TOKENS)])
             assert node.process is not None
             node.process.terminate()
-            assert await asyncio.to_thread(node.process.wait, 30) == 0, node.output.read_text()
+            assert await asyncio.to_thread(node.process.wait, LIMIT_S) == 0, node.output.read_text()
             assert '"code": "draining"' in (await streaming).error, "never a silent end"
     with RunningNode(tmp_path / "node", *options) as node:
         async with await TokenbusClient.connect(node.nats) as client:
             events = client.attach(accepted.request_id)
             ends = [event async for event in events if isinstance(event, EndEvent)]
-    assert [(end.finish_reason, end.num_tokens) for end in ends] == [("length", NUM_TOKENS)]
+    assert [(end.finish_reason, end.num_tokens) for end in ends] == [("length", LEFT_TOKENS)]

@@ -19,9 +19,8 @@ from tests.e2e.streams import Answer, all_running, connect, many
 from tests.e2e.test_kill import CHAINED, MODEL, NUM_STREAMS, NUM_TOKENS, body, streams_with
 from tests.nodes import RunningNode, wrongs
 from tests.service_process import start
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
-EXIT_LIMIT_S = 60.0
 FENCED_S = 0.8  # no sequence goes on elsewhere before its worker was silent for a second, less a heartbeat
 
 
@@ -41,10 +40,6 @@ def code_of(answer: Answer) -> str:
     error = json.loads(answer.error)
     code: str = error.get("error", error)["code"]
     return code
-
-
-async def nothing() -> None:
-    """No disturbance but the engine's own."""
 
 
 async def test_nan_rows_fail_their_own_requests_alone(tmp_path: Path) -> None:
@@ -95,10 +90,13 @@ async def test_streams_of_a_stuck_worker_move_and_it_ends_itself(tmp_path: Path,
         before = node.pids()
         with joined_worker(node, log, *hanging, "--engine-stuck-s", "2", "--loop-stuck-s", "5") as stuck:
             await until(lambda: " epoch " in log.read_text(), "the second worker")
-            answers = await streams_with(node, "stuck", nothing)
+
+            async def its_end() -> None:
+                assert await asyncio.to_thread(stuck.wait, LIMIT_S) == 1
+
+            answers = await streams_with(node, "stuck", its_end)
             assert [answer.error for answer in answers if not answer.whole] == []
             assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
-            assert await asyncio.to_thread(stuck.wait, EXIT_LIMIT_S) == 1
             assert words in log.read_text()
         await check_log(node, answers)
         assert node.pids() == before
@@ -121,7 +119,13 @@ def longest_gap_s(answer: Answer) -> float:
 
 
 def real(number: int) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": PROMPTS[number], "max_tokens": 60, "min_tokens": 60, "temperature": 0}
+    return {
+        "model": MODEL,
+        "prompt": PROMPTS[number],
+        "max_tokens": NUM_TOKENS,
+        "min_tokens": NUM_TOKENS,
+        "temperature": 0,
+    }
 
 
 @pytest.mark.full
@@ -142,7 +146,7 @@ async def test_the_real_model_goes_on_with_the_same_text_after_kill_9(tmp_path: 
         undisturbed = await many(node.url, "/v1/completions", bodies)
         assert [answer.text for answer in disturbed] == [answer.text for answer in undisturbed]
         assert [answer.token_ids for answer in disturbed] == [answer.token_ids for answer in undisturbed]
-        assert {len(answer.token_ids) for answer in disturbed} == {60}
+        assert {len(answer.token_ids) for answer in disturbed} == {NUM_TOKENS}
         await check_log(node, [*disturbed, *undisturbed])
         others = {name: pid for name, pid in before.items() if name != victim}
         assert {name: node.pids()[name] for name in others} == others

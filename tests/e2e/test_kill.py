@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.client import TextEvent, TokenbusClient
+from tests.e2e.clients import Clients
 from tests.e2e.streams import Answer, all_running, connect
 from tests.nodes import RunningNode, wrongs
 from tests.waiting import until
@@ -21,6 +23,7 @@ from tests.waiting import until
 MODEL = "smollm2-135m"
 NUM_STREAMS = 16
 NUM_TOKENS = 150
+LONG = 600  # tokens of streams of which none may end before all run
 CHAINED = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
 
 
@@ -35,13 +38,13 @@ def body(number: int, label: str, **extra: Any) -> dict[str, Any]:
     }
 
 
-async def streams_with(node: RunningNode, label: str, disturb: Any, **headers: str) -> list[Answer]:
-    """Streams, and a disturbance once all of them run."""
-    async with connect(node.url) as client:
-        client.headers.update(headers)
-        tasks = await all_running(client, "/v1/completions", [body(n, label) for n in range(NUM_STREAMS)])
+async def streams_with(node: RunningNode, label: str, disturb: Callable[[], Awaitable[None]]) -> list[Answer]:
+    """Streams without a pause, from before a disturbance until it is over. Requests that are refused before they have
+    begun are asked again; all others are among the answers."""
+    async with Clients(node.url, NUM_STREAMS, body(0, label), refusals_count=False) as clients:
+        await clients.all_running()
         await disturb()
-        return list(await asyncio.gather(*tasks))
+    return clients.answers
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +58,13 @@ async def test_a_killed_process_loses_and_repeats_nothing(node: RunningNode, vic
     before = node.pids()
     (name,) = node.pids(victim)
 
-    async def kill() -> None:
+    async def kill_until_it_is_back() -> None:
         os.kill(before[name], signal.SIGKILL)
+        await until(lambda: node.pids().get(name, before[name]) != before[name], "restart")
 
-    answers = await streams_with(node, victim, kill)
+    answers = await streams_with(node, victim, kill_until_it_is_back)
     assert [answer.error for answer in answers if not answer.whole] == []
     assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
-    await until(lambda: node.pids().get(name, before[name]) != before[name], "restart")
     others = {other: pid for other, pid in node.pids().items() if other != name}
     assert others == {other: pid for other, pid in before.items() if other != name}, "another process went too"
     report = await asyncio.to_thread(node.verify)
@@ -74,12 +77,13 @@ async def test_a_killed_process_loses_and_repeats_nothing(node: RunningNode, vic
 async def test_kept_requests_of_a_killed_gateway_can_be_read_on_elsewhere(node: RunningNode) -> None:
     """Their HTTP streams break; with id and position any reader goes on where they ended (rule 15)."""
     before = node.pids()["gateway-0"]
-
-    async def kill() -> None:
+    async with connect(node.url) as client:
+        client.headers["X-Tokenbus-Resumable"] = "1"
+        bodies = [body(n, "gateway", max_tokens=LONG, min_tokens=LONG) for n in range(NUM_STREAMS)]
+        tasks = await all_running(client, "/v1/completions", bodies)
         os.kill(before, signal.SIGKILL)
-
-    answers = await streams_with(node, "gateway", kill, **{"X-Tokenbus-Resumable": "1"})
-    assert all(answer.error and 0 < len(answer.token_ids) < NUM_TOKENS for answer in answers)
+        answers = await asyncio.gather(*tasks)
+    assert all(answer.error and 0 < len(answer.token_ids) < LONG for answer in answers)
     async with await TokenbusClient.connect(node.nats) as client:
         for answer in answers:
             events = client.attach(answer.id.removeprefix("cmpl-"), [len(answer.token_ids)])
@@ -94,7 +98,7 @@ async def test_kept_requests_of_a_killed_gateway_can_be_read_on_elsewhere(node: 
     for answer in answers:
         logged = report["requests"][answer.id.removeprefix("cmpl-")]
         assert logged == logged | {"token_ids": answer.token_ids, "finish_reason": "length"}
-        assert len(answer.token_ids) == NUM_TOKENS
+        assert len(answer.token_ids) == LONG
 
 
 @pytest.mark.parametrize("fencing", [True, False])
@@ -115,17 +119,12 @@ async def test_pauses_near_the_limit_break_streams_only_without_fencing(tmp_path
                     os.kill(pid, signal.SIGCONT)
                     await asyncio.sleep(0.2)
 
-        async with connect(node.url) as client:
-            longer = {"max_tokens": 600, "min_tokens": 600}
-            bodies = [body(n, "blink", **longer) for n in range(NUM_STREAMS)]
-            tasks = await all_running(client, "/v1/completions", bodies)
-            await blink()
-            answers = await asyncio.gather(*tasks)
+        answers = await streams_with(node, "blink", blink)
         report = await asyncio.to_thread(node.verify)
     if fencing:
         assert [answer.error for answer in answers if not answer.whole] == []
         assert wrongs(report) == {}
-        assert {len(answer.token_ids) for answer in answers} == {600}
+        assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
     else:
         logged = report["requests"]
         differ = sum(logged.get(a.id.removeprefix("cmpl-"), {}).get("token_ids") != a.token_ids for a in answers)

@@ -10,7 +10,7 @@ from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
 from shared.log.fold import Change, Fold
 from shared.messages.pipeline import Rows
-from tests.e2e.streams import connect, stream
+from tests.e2e.streams import all_running, connect, stream
 from tests.nodes import RunningNode
 
 MODEL = "smollm2-135m"
@@ -49,11 +49,8 @@ async def test_itl_stays_under_two_steps_of_one_chunk_while_8k_tokens_prefill(tm
     with RunningNode(tmp_path / "node", "--engine", "cpu", "--max-num-batched-tokens", "256") as node:
         async with connect(node.url) as client:
             short: dict[str, Any] = {"model": MODEL, "max_tokens": 400, "min_tokens": 400, "ignore_eos": True}
-            streams = [
-                asyncio.create_task(stream(client, "/v1/completions", {**short, "prompt": f"Story {n}:"}))
-                for n in range(NUM_STREAMS)
-            ]
-            await asyncio.sleep(2)
+            bodies = [{**short, "prompt": f"Story {n}:"} for n in range(NUM_STREAMS)]
+            streams = await all_running(client, "/v1/completions", bodies)
             long = {"model": MODEL, "prompt": [1000 + n % 20000 for n in range(NUM_PROMPT_TOKENS)], "max_tokens": 2}
             loop = asyncio.get_running_loop()
             begun_s = loop.time()

@@ -26,11 +26,12 @@ from shared.bus.nats_log import NatsLog
 from shared.client import AcceptedEvent, TextEvent, TokenbusClient
 from shared.messages.codec import encode
 from shared.messages.control import Attach, WorkerHeartbeat
-from tests.e2e.streams import all_running, connect, many
+from tests.e2e.clients import Clients
+from tests.e2e.streams import many
 from tests.e2e.test_hostile_nats import GARBAGE, INTERNAL, misplaced_records
 from tests.nats.test_permissions import may_publish
 from tests.nodes import RunningNode, wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 MODEL = "smollm2-135m"
 CHAINED = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
@@ -97,7 +98,7 @@ async def test_the_log_is_snapshotted_trimmed_and_read_from_snapshots(
     bus = await Bus.connect(node.nats, "verify-1", credentials["verify"])
     log = NatsLog(bus, "s0")
     await check_serving(node, "before")
-    end = asyncio.get_running_loop().time() + 30
+    end = asyncio.get_running_loop().time() + LIMIT_S
     while not await log.is_trimmed():
         assert asyncio.get_running_loop().time() < end, "the log is trimmed"
         await asyncio.sleep(0.1)
@@ -114,15 +115,12 @@ async def test_the_log_is_snapshotted_trimmed_and_read_from_snapshots(
 
 async def test_a_killed_server_is_found_again_by_everybody(node: RunningNode) -> None:
     before = node.pids()
-    async with connect(node.url) as client:
-        bodies = [
-            {"model": MODEL, "prompt": f"kill {n}", "max_tokens": 150, "min_tokens": 150, "ignore_eos": True}
-            for n in range(8)
-        ]
-        tasks = await all_running(client, "/v1/completions", bodies)
-        os.kill(before["nats-server"], signal.SIGKILL)
-        answers = await asyncio.gather(*tasks)
-    assert [answer.error for answer in answers if not answer.whole] == []
+    body = {"model": MODEL, "prompt": "kill", "max_tokens": 150, "min_tokens": 150, "ignore_eos": True}
+    async with Clients(node.url, 8, body, refusals_count=False) as clients:
+        await clients.all_running()
+        pid = node.signal("nats-server")
+        await until(lambda: node.pids().get("nats-server", pid) != pid, "restart")
+    assert clients.failures == []
     await check_serving(node, "after the kill")
     assert {name: pid for name, pid in node.pids().items() if name != "nats-server"} == {
         name: pid for name, pid in before.items() if name != "nats-server"
@@ -149,7 +147,7 @@ async def test_garbage_from_a_role_harms_nobody(
     for subject in (subjects.INFER, subjects.CANCEL, subjects.CLIENT_ATTACH):
         bus.publish(subject, b'{"v":1,"request_id":"' + b"e" * 32 + b'"}', reply=subjects.log_subject("s0", "fence"))
         num_denied += subject not in mine
-    await bus.flush(10.0)
+    await bus.flush(LIMIT_S)
     await until(lambda: bus.num_refused == num_denied, f"{num_denied} refusals")
     with pytest.raises(PayloadTooLarge):
         bus.publish(targets[0], b"x" * (bus.max_payload + 1))

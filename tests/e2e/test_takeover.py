@@ -13,7 +13,7 @@ from tests.waiting import until
 LEADS_S = 2.0
 SLACK_S = 2.0  # for a busy machine
 NUM_STREAMS = 8
-NUM_TOKENS = 500
+NUM_TOKENS = 1200  # 12 s at least: all of them outlast the take-over
 NUM_WORDS = 200
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10", "--schedulers", "2")
 CACHED_SHARE = 0.8  # all but the last block of each sequence, and what was not folded yet

@@ -16,8 +16,9 @@ from tests.engine.driver import generate, greedy
 from tests.engine.options import Options
 from tests.nodes import RunningNode, wrongs
 from tests.stored_models import store_tiny_model
+from tests.waiting import until
 
-NUM_TOKENS = 400
+NUM_TOKENS = 1500
 PROMPTS = [[5, 6, 7], [9, 30, 200, 31, 7] * 9]
 
 
@@ -31,7 +32,7 @@ def tokens_of_one_rank(stored: StoredModel) -> list[list[int]]:
 
 @pytest.mark.full
 async def test_streams_go_on_when_a_rank_is_killed(tmp_path: Path) -> None:
-    stored = await asyncio.to_thread(store_tiny_model, tmp_path, "LlamaForCausalLM")
+    stored = await asyncio.to_thread(store_tiny_model, tmp_path, "LlamaForCausalLM", max_position_embeddings=2048)
     expected = await asyncio.to_thread(tokens_of_one_rank, stored)
     model = ("--model", "tiny", "--model-repository", str(tmp_path / "models"))
     options = ("--engine", "cpu", "--dtype", "float32", "--tensor-parallel-size", "2", "--num-threads", "1")
@@ -44,6 +45,7 @@ async def test_streams_go_on_when_a_rank_is_killed(tmp_path: Path) -> None:
             answers = await asyncio.gather(*tasks)
         assert all(answer.whole for answer in answers), [answer.error for answer in answers]
         assert [answer.token_ids for answer in answers] == expected
+        await until(lambda: node.pids().get("worker-0", before["worker-0"]) != before["worker-0"], "restart")
         assert [name for name, pid in node.pids().items() if before[name] != pid] == ["worker-0"]
         assert "a rank of this worker has ended" in node.log("worker-0")
         assert wrongs(await asyncio.to_thread(node.verify)) == {}

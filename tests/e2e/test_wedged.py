@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from services.scheduler.core.readership import GATEWAY_SILENCE_S
+from tests.e2e.clients import Clients
 from tests.e2e.log_watch import LogWatch, watching
 from tests.e2e.streams import Answer, all_running, connect, many
 from tests.nodes import RunningNode, wrongs
@@ -27,7 +28,8 @@ FENCED_S = 3.0
 MOVED_S = 5.0
 SLACK_S = 2.0
 NUM_STREAMS = 16
-NUM_TOKENS = 400
+NUM_TOKENS = 200
+LONG = 800  # tokens of streams that must outlast a pause
 ENGINE = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "10")
 Wedge = Callable[[], Awaitable[str]]
 Record = Callable[[str, object], None]
@@ -35,13 +37,14 @@ BODY: dict[str, Any] = {"model": "smollm2-135m", "max_tokens": NUM_TOKENS, "igno
 
 
 async def run_streams(node: RunningNode, watch: LogWatch, wedge: Wedge, record_property: Record) -> list[Answer]:
-    """Streams of which the wedged worker runs some. wedge() returns the worker's name once it is wedged."""
-    await until(lambda: watch.load.num_workers == 2, "both workers", 60)
-    async with connect(node.url) as client:
-        tasks = await all_running(client, "/v1/completions", bodies("first"))
+    """Streams without a pause, of which the wedged worker runs some. wedge() returns the worker's name once it is
+    wedged."""
+    await until(lambda: watch.load.num_workers == 2, "both workers")
+    async with Clients(node.url, NUM_STREAMS, bodies("first")[0]) as clients:
+        await clients.all_running()
         wedged = await wedge()
-        answers = list(await asyncio.gather(*tasks))
-    await watch.caught_up(NUM_STREAMS)
+        await until(lambda: watch.fence_of(wedged) is not None, "the fence")
+    await watch.caught_up(len(clients.answers))
     moves = watch.moves_from(wedged)
     assert moves, "the wedged worker ran nothing: the test is blind"
     fenced_s, moved_s = moves[0].fenced_s, max(move.next_row_s for move in moves)
@@ -49,12 +52,12 @@ async def run_streams(node: RunningNode, watch: LogWatch, wedge: Wedge, record_p
     record_property("moved_s", moved_s)
     assert fenced_s <= FENCED_S + SLACK_S
     assert moved_s <= MOVED_S + SLACK_S
-    return answers
+    return clients.answers
 
 
-async def check(node: RunningNode, answers: list[Answer]) -> None:
+async def check(node: RunningNode, answers: list[Answer], num_tokens: int = NUM_TOKENS) -> None:
     assert [answer.error for answer in answers if not answer.whole] == []
-    assert {len(answer.token_ids) for answer in answers} == {NUM_TOKENS}
+    assert {len(answer.token_ids) for answer in answers} == {num_tokens}
     report = await asyncio.to_thread(node.verify)
     assert wrongs(report) == {}
     for answer in answers:
@@ -65,14 +68,16 @@ async def test_a_gateway_that_stood_still_for_seconds_has_its_streams(tmp_path: 
     """The leader misses it after 1.5 s; on the bus it still is."""
     with RunningNode(tmp_path / "node", *ENGINE) as node:
         async with connect(node.url) as client:
-            tasks = await all_running(client, "/v1/completions", bodies("paused"))
+            tasks = await all_running(
+                client, "/v1/completions", [{**each, "max_tokens": LONG} for each in bodies("paused")]
+            )
             node.signal("gateway-0", signal.SIGSTOP)
             try:
                 await asyncio.sleep(GATEWAY_SILENCE_S + 1.0)
             finally:
                 node.signal("gateway-0", signal.SIGCONT)
             answers = list(await asyncio.gather(*tasks))
-        await check(node, answers)
+        await check(node, answers, LONG)
 
 
 async def test_a_stopped_worker_is_fenced_its_streams_move_and_it_comes_back_as_a_zombie(

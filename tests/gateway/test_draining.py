@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from services.gateway.http.server import IDLE_LINGER_S
 from tests.gateway.conftest import Running
 from tests.gateway.raw_stream import Open, Streaming, head_of
 from tests.gateway.stand_in import Script
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
-LIMIT_S = 20.0
 PROBE = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n"
 COMPLETION = head_of(b'{"model":"tiny","prompt":"hello"}')
 
@@ -86,9 +86,12 @@ async def test_an_idle_connection_gets_a_moment_then_it_is_closed(running: Runni
 
 
 async def test_a_second_signal_ends_what_runs_and_refuses_what_comes(
-    running: Running, open_stream: Open, kept: Kept
+    running: Running, open_stream: Open, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs gets an error event; a request whose body is still on its way gets 503 with Retry-After."""
+    """What runs gets an error event; a request whose body is still on its way gets 503 with Retry-After. Without the
+    signal the drain would go on for longer than this test waits."""
+    patient = replace(running.gateway._config, drain_timeout_s=10 * LIMIT_S)
+    monkeypatch.setattr(running.gateway, "_config", patient)
     running.stand_in.script = Script(num_tokens=6, holds_at=3)
     streaming = await open_stream()
     await streaming.read_until(b" w2")

@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from services.gateway.generation import DEADLINE_GRACE_S
 from tests.gateway.conftest import Running
 from tests.gateway.stand_in import Script
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 async def test_it_is_the_deadline_of_the_request(running: Running) -> None:
@@ -36,10 +35,9 @@ async def test_row_50_it_passes_before_the_first_token_and_after_it(
     headers = {"X-Request-Timeout": "0.2", **extra}
     body = {"model": "tiny", "prompt": "hello", "stream": True}
     running.stand_in.script = Script(holds_at=0)
-    began_s = time.monotonic()
+    # the server's own limit is 600 s, which is longer than this client waits
     answer = await running.http.post("/v1/completions", json=body, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
-    assert time.monotonic() - began_s < 5, "the server's own limit is 600 s"
     running.stand_in.script = Script(holds_at=2)
     if extra:
         headers |= {"Idempotency-Key": "another"}
@@ -51,8 +49,12 @@ async def test_row_50_it_passes_before_the_first_token_and_after_it(
         await until(lambda: len(running.stand_in.ends) == 2, "cancelled")
 
 
-async def test_who_joins_with_less_time_is_answered_no_longer(running: Running) -> None:
-    """The request's own deadline is that of whoever sent it, and the grace for the log's word is of no use here."""
+async def test_who_joins_with_less_time_is_answered_no_longer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request's own deadline is that of whoever sent it, and the grace for the log's word is of no use here: this
+    client would give up during it."""
+    monkeypatch.setattr("services.gateway.generation.DEADLINE_GRACE_S", 10 * LIMIT_S)
     key = {"Idempotency-Key": "k"}
     body = {"model": "tiny", "prompt": "hello", "stream": True}
     running.stand_in.script = Script(holds_at=0)
@@ -60,7 +62,7 @@ async def test_who_joins_with_less_time_is_answered_no_longer(running: Running) 
     await until(lambda: running.stand_in.readers, "a reader")
     began_s = time.monotonic()
     answer = await running.http.post("/v1/completions", json=body, headers=key | {"X-Request-Timeout": "0.2"})
-    assert 0.2 <= time.monotonic() - began_s < DEADLINE_GRACE_S
+    assert time.monotonic() - began_s >= 0.2
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert "goes on" in answer.json()["error"]["message"]
     running.stand_in.release()

@@ -10,14 +10,22 @@ import pytest
 from tokenizers import Tokenizer
 
 from services.worker.config import WorkerConfig
-from services.worker.engine.faults import Faults, FaultyEngine, PipelinedFaultyEngine, computes, hang, with_faults
+from services.worker.engine.faults import (
+    Faults,
+    FaultyEngine,
+    HangKind,
+    PipelinedFaultyEngine,
+    computes,
+    hang,
+    with_faults,
+)
 from services.worker.engine.interface import StepInput
 from services.worker.loading import load_fake_engine, with_switched_faults
 from tests.stored_models import smollm2
+from tests.waiting import LIMIT_S
 from tests.worker.engines import MemoryEngine
 from tests.worker.test_fake_engine import batch_of, make_engine, row
 
-LIMIT_S = 30.0
 NUM_STEPS = 2000
 
 
@@ -87,14 +95,21 @@ def test_an_engine_without_a_queue_has_none_with_faults() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "spin", "gil"])
-def test_one_step_hangs_for_its_time(kind: str) -> None:
+def test_one_step_hangs_for_its_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, batch = faulty(hang_step=2, hang_s=0.2, hang_kind=kind), batch_with([1])
-    durations_s = []
-    for _ in range(3):
+    hangs_s: list[float] = []
+
+    def timed(kind: HangKind, seconds: float) -> None:
         begun_s = time.perf_counter()
+        hang(kind, seconds)
+        hangs_s.append(time.perf_counter() - begun_s)
+
+    monkeypatch.setattr("services.worker.engine.faults.hang", timed)
+    num_hangs = []
+    for _ in range(3):
         engine.step(batch)
-        durations_s.append(time.perf_counter() - begun_s)
-    assert durations_s[1] >= 0.19 and durations_s[1] > max(durations_s[0], durations_s[2])
+        num_hangs.append(len(hangs_s))
+    assert num_hangs == [0, 1, 1] and hangs_s[0] >= 0.19
 
 
 def test_only_one_kind_of_hanging_stops_the_other_threads() -> None:

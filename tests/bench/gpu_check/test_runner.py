@@ -14,6 +14,7 @@ from bench.gpu_check import command, runner
 from bench.gpu_check.parts import PARTS, Part
 from bench.gpu_check.runner import Outcome, Run, run_all, run_part
 from tests.processes import wait_until_gone
+from tests.waiting import LIMIT_S, until_now
 
 WRITES = """
 import sys, time, pathlib
@@ -26,14 +27,14 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path, is_dry=False, deadline_s=time.monotonic() + 60)
+    return Run(tmp_path, is_dry=False, deadline_s=time.monotonic() + LIMIT_S)
 
 
-def part(limit_s: float = 30) -> Part:
+def part(limit_s: float = LIMIT_S) -> Part:
     return Part("a", "A part", "nothing", limit_s)
 
 
-def outcome(run: Run, script: str, limit_s: float = 30) -> Outcome:
+def outcome(run: Run, script: str, limit_s: float = LIMIT_S) -> Outcome:
     begin = WRITES.format(root=str(ROOT), file=str(run.folder / "a.json"))
     return run_part(part(limit_s), run, [sys.executable, "-c", begin + script])
 
@@ -71,9 +72,7 @@ def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     pid_file = run.folder / "pid"
 
     def until_it_hangs(process: object, run: Run, limit_s: float | None) -> None:
-        end_s = time.monotonic() + 60
-        while not pid_file.exists() and time.monotonic() < end_s:
-            time.sleep(0.02)
+        until_now(pid_file.exists, "the part's child")
 
     monkeypatch.setattr(runner, "_wait", until_it_hangs)
     script = f"""
@@ -98,7 +97,7 @@ def test_a_process_is_waited_for_until_its_limit_or_until_all_is_stopped(run: Ru
         run.stopped.set()
         assert runner._wait(process, run, None) is None
         process.kill()
-    assert runner._wait(process, run, 60) == -signal.SIGKILL
+    assert runner._wait(process, run, LIMIT_S) == -signal.SIGKILL
 
 
 def test_without_time_left_a_part_is_not_run(tmp_path: Path) -> None:
@@ -107,8 +106,10 @@ def test_without_time_left_a_part_is_not_run(tmp_path: Path) -> None:
 
 
 def test_no_part_gets_more_than_what_is_left_of_all_time(tmp_path: Path) -> None:
-    run = Run(tmp_path, is_dry=False, deadline_s=time.monotonic() + 10)
-    assert 9 < (run.limit_of(part(30)) or 0) <= 10
+    deadline_s = time.monotonic() + 10
+    run = Run(tmp_path, is_dry=False, deadline_s=deadline_s)
+    limit_s = run.limit_of(part(30)) or 0
+    assert deadline_s - time.monotonic() <= limit_s <= 10
     assert run.limit_of(part(5)) == 5
     assert Run(tmp_path, is_dry=True, deadline_s=None).limit_of(part()) is None
 
@@ -120,9 +121,9 @@ def test_one_part_after_the_other_is_reported_in_order(
     monkeypatch.setattr(
         runner, "command_of", lambda part, run: [sys.executable, "-c", f"raise SystemExit({part.limit_s})"]
     )
-    parts = [Part("a", "A", "a", 30), Part("b", "B", "b", 0.0), Part("c", "C", "c", 30)]
+    parts = [Part("a", "A", "a", LIMIT_S), Part("b", "B", "b", 0.0), Part("c", "C", "c", LIMIT_S)]
     seen: list[str] = []
-    run = Run(tmp_path, is_dry, None if is_dry else time.monotonic() + 60)
+    run = Run(tmp_path, is_dry, None if is_dry else time.monotonic() + 2 * LIMIT_S)
     found = run_all(parts, run, lambda outcome: seen.append(outcome.name))
     assert seen == [each.name for each in found] == ["a", "b", "c"]
     assert found[0].status == found[2].status == "failed"
@@ -163,4 +164,4 @@ def test_some_parts_alone_end_in_files_and_sigterm_ends_a_run(tmp_path: Path) ->
         assert process.stdout is not None
         process.stdout.readline()  # the size: it has begun
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM

@@ -15,9 +15,7 @@ from deploy.nats.identities import Identities
 from deploy.node.folder import DataFolder
 from shared.bus.credentials import Credentials, read_credentials
 from shared.config import NatsIdentity
-
-READY_S = 120.0
-STOP_S = 60.0
+from tests.waiting import LIMIT_S
 
 
 class RunningNode:
@@ -59,7 +57,7 @@ class RunningNode:
         return self
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + LIMIT_S
         path = self.folder.root / "http.url"
         while not path.exists():
             assert self.process is not None
@@ -75,7 +73,7 @@ class RunningNode:
         assert self.process is not None
         self.process.terminate()
         try:
-            status = self.process.wait(STOP_S)
+            status = self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()

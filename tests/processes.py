@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.waiting import LIMIT_S
+
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
@@ -13,9 +15,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pids: Sequence[int], timeout_s: float = 20) -> list[int]:
-    """Those that still run after the timeout."""
-    deadline = time.monotonic() + timeout_s
+def wait_until_gone(pids: Sequence[int]) -> list[int]:
+    """Those that still run after LIMIT_S."""
+    deadline = time.monotonic() + LIMIT_S
     left = list(pids)
     while left and time.monotonic() < deadline:
         left = [pid for pid in left if is_alive(pid)]

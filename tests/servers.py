@@ -12,10 +12,10 @@ import msgspec
 import psutil
 
 from deploy.node.nats_server import NatsServerOptions, command, free_port, wait_ready, write_config
+from tests.waiting import LIMIT_S
 
-READY_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 5.0
 NUM_PORT_TRIES = 5
+PROBE_S = 0.2  # then whether the process still lives is looked at
 
 
 class NatsServer:
@@ -63,7 +63,7 @@ class NatsServer:
             return
         self._process.terminate()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -80,7 +80,7 @@ class NatsServer:
         """SIGSTOP, and wait until it takes effect: until then the server may still answer."""
         os.kill(self.pid, signal.SIGSTOP)
         process = psutil.Process(self.pid)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + LIMIT_S
         while process.status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < deadline, "the server does not stop"
             time.sleep(0.001)
@@ -120,7 +120,11 @@ class NatsServer:
         self.write_config(config)
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(command(config), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if wait_ready(self.options.host, self.options.port, READY_TIMEOUT_S) and self._process.poll() is None:
+        deadline = time.monotonic() + LIMIT_S
+        is_up = False
+        while not is_up and self._process.poll() is None and time.monotonic() < deadline:
+            is_up = wait_ready(self.options.host, self.options.port, PROBE_S)
+        if is_up and self._process.poll() is None:  # else somebody else's server may have answered
             return True
         self.kill()
         return False

@@ -19,6 +19,7 @@ from deploy.cli import main as cli
 from tests.bench.stand_in import StandInServer, stand_in
 from tests.nodes import RunningNode
 from tests.tiny_models import make_tiny_tokenizer
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,13 +233,13 @@ def test_sigterm_leaves_no_node_behind(words: list[str], tmp_path: Path) -> None
     command = [sys.executable, "-m", "deploy.cli.main", "bench", *words]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not (pids := list(tmp_path.glob("tokenbus-bench-*/pids/worker-0.pid"))):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
         worker = int(pids[0].read_text())
         process.terminate()
-        assert process.wait(60) == 130
+        assert process.wait(LIMIT_S) == 130
     assert not psutil.pid_exists(worker)
     assert not list(tmp_path.glob("tokenbus-bench-*"))

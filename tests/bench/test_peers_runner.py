@@ -18,6 +18,7 @@ from bench.peers.processes import Command, running
 from bench.peers.report import PeersReport, markdown, new_report, save
 from bench.peers.suites import Suite
 from bench.peers.turns import Measurements, measure_in_rounds
+from tests.waiting import LIMIT_S
 
 SERVER = Path(__file__).parent / "stand_in_server.py"
 NUM_REQUESTS = 4
@@ -28,7 +29,7 @@ def plan(name: str = "W1", word: str = "a") -> Plan:
     return Plan(name, requests, 2)
 
 
-def stand_in(name: str, *arguments: str, limit_s: float = 60.0) -> ServerPeer:
+def stand_in(name: str, *arguments: str, limit_s: float = LIMIT_S) -> ServerPeer:
     def commands(port: int, _folder: Path) -> Sequence[Command]:
         return [Command([sys.executable, str(SERVER), str(port), *arguments], {"STAND_IN": name})]
 
@@ -49,7 +50,7 @@ def test_processes_of_a_peer_are_all_watched_and_all_ended() -> None:
         both_mb = sum(each.memory_info().rss for each in (server, child)) / 1e6
         assert summary.resident_mb["total"] == pytest.approx(both_mb, rel=0.2)
     assert not server.is_running()
-    psutil.wait_procs([child], timeout=30)  # it is nobody's child now: whoever adopts it must reap it first
+    psutil.wait_procs([child], timeout=LIMIT_S)  # it is nobody's child now: whoever adopts it must reap it first
     assert not child.is_running()
 
 

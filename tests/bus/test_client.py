@@ -12,7 +12,7 @@ from shared.bus.errors import NoResponders, NotConnected, PayloadTooLarge
 from shared.bus.nats_client import DirectClient
 from shared.subjects import is_inbox
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 async def pair(server: NatsServer) -> tuple[Bus, Bus]:
@@ -39,9 +39,9 @@ async def test_a_request_gets_its_reply_and_says_when_nobody_listens(nats_server
     left, right = await pair(nats_server)
     await right.subscribe("echo", lambda subject, reply, data, headers: right.publish(reply, data))
     await right.flush()
-    assert await left.request("echo", b"hello", 5.0) == b"hello"
+    assert await left.request("echo", b"hello", LIMIT_S) == b"hello"
     with pytest.raises(NoResponders):
-        await left.request("nobody", b"", 5.0)
+        await left.request("nobody", b"", LIMIT_S)
     await right.subscribe("silent", lambda *message: None)
     await right.flush()
     with pytest.raises(TimeoutError):
@@ -60,7 +60,7 @@ async def test_n7_a_message_over_max_payload_is_refused_before_it_is_sent(nats_s
         left.publish("a", fits + b"x")
     assert str(left.max_payload) in str(refused.value)
     with pytest.raises(PayloadTooLarge):
-        await left.request("a", fits + b"x", 1.0)
+        await left.request("a", fits + b"x", LIMIT_S)
     assert left.publish("a", fits)
     await until(lambda: heard)
     assert heard == [fits] and left.is_connected, "the connection and its streams live on"
@@ -109,7 +109,7 @@ async def test_it_reconnects_and_tells(nats_server: NatsServer) -> None:
     await until(lambda: not left.is_connected and not right.is_connected)
     assert not left.publish("a", b"lost")
     with pytest.raises(NotConnected):
-        await left.request("a", b"", 1.0)
+        await left.request("a", b"", LIMIT_S)
     await asyncio.to_thread(nats_server.restart)
     await until(lambda: left.is_connected and right.is_connected and hooks)
     await until(lambda: left.publish("a", b"found") and heard)
@@ -156,7 +156,7 @@ def connected_to(bus: Bus) -> str:
 
 async def test_a_probe_leaves_a_silent_server_and_no_other(nats_server: NatsServer) -> None:
     bus = await Bus.connect(nats_server.url, "left-1")
-    await bus.probe(5.0)
+    await bus.probe(LIMIT_S)
     assert bus.is_connected
     await asyncio.to_thread(nats_server.pause)
     try:
@@ -211,7 +211,7 @@ async def test_a_subscriber_that_does_not_read_costs_its_neighbours_nothing(nats
     await until(lambda: len(heard) == num_sent, "everything")
     assert left.is_connected and right.is_connected
     num_bytes = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 20):
                 num_bytes += len(data)
@@ -280,7 +280,7 @@ async def test_a_cancellation_that_comes_with_an_error_ends_the_wait_for_a_serve
 
     monkeypatch.setattr(DirectClient, "_connect_to_server", refuse)
     waiting = asyncio.ensure_future(Bus.connect("nats://127.0.0.1:1", "test"))
-    done, _ = await asyncio.wait({waiting}, timeout=10)
+    done, _ = await asyncio.wait({waiting}, timeout=LIMIT_S)
     monkeypatch.undo()
     if not done:
         waiting.cancel()

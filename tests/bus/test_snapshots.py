@@ -12,6 +12,7 @@ from shared.bus import snapshots
 from shared.bus.client import Bus
 from shared.bus.snapshots import SLOTS, SnapshotStore
 from tests.servers import NatsServer
+from tests.waiting import LIMIT_S
 
 BUCKET = "SNAP_s0"
 CHUNK_BYTES = 1000
@@ -28,14 +29,14 @@ async def bus(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Async
 
 
 async def new_store(bus: Bus, orphan_age_s: float) -> SnapshotStore:
-    store = SnapshotStore(bus.jetstream(0.5), BUCKET, orphan_age_s)
+    store = SnapshotStore(bus.jetstream(LIMIT_S), BUCKET, orphan_age_s)
     await store.create()
     return store
 
 
 async def stored(bus: Bus) -> dict[str, int]:
     """Chunks by the save that they are of."""
-    info = await bus.jetstream(0.5).stream_info(f"OBJ_{BUCKET}", subjects_filter=f"$O.{BUCKET}.C.>")
+    info = await bus.jetstream(LIMIT_S).stream_info(f"OBJ_{BUCKET}", subjects_filter=f"$O.{BUCKET}.C.>")
     return info.state.subjects or {}
 
 
@@ -104,7 +105,7 @@ async def test_a_snapshot_whose_chunks_were_purged_meanwhile_counts_as_not_saved
     count = store._chunks
 
     async def purged_first() -> dict[str, int]:
-        await bus.jetstream(0.5).purge_stream(f"OBJ_{BUCKET}", subject=f"$O.{BUCKET}.C.>")
+        await bus.jetstream(LIMIT_S).purge_stream(f"OBJ_{BUCKET}", subject=f"$O.{BUCKET}.C.>")
         return await count()
 
     monkeypatch.setattr(store, "_chunks", purged_first)

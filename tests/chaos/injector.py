@@ -8,9 +8,8 @@ from collections.abc import Callable
 from tests.chaos.faults import NATS_SERVER, Fault, FaultDraw
 from tests.chaos.stack import Stack
 from tests.chaos.stalls import FaultRecord
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
-READY_LIMIT_S = 30.0
 READY_POLL_S = 0.2
 DELAY_S = 0.2
 JITTER_S = 0.1
@@ -99,7 +98,7 @@ class Injector:
         elif fault.kind in ("kill", "term"):
             self._stack.signal(name, signal.SIGKILL if fault.kind == "kill" else signal.SIGTERM)
             with contextlib.suppress(AssertionError):  # told by the wait for readiness that follows
-                await until(lambda: self._stack.pid(name) not in (pid, None), limit_s=READY_LIMIT_S)
+                await until(lambda: self._stack.pid(name) not in (pid, None))
         elif fault.kind in ("blink", "stall"):
             self._stack.signal(name, signal.SIGSTOP)
             try:
@@ -120,9 +119,9 @@ class Injector:
         record.healed_at = asyncio.get_running_loop().time()
 
     async def _until_ready(self, name: str) -> None:
-        end = asyncio.get_running_loop().time() + READY_LIMIT_S
+        end = asyncio.get_running_loop().time() + LIMIT_S
         while asyncio.get_running_loop().time() < end:
             if await self._stack.is_ready(name):
                 return
             await asyncio.sleep(READY_POLL_S)
-        self._say(f"{name} is not ready {READY_LIMIT_S:g} s after its fault")
+        self._say(f"{name} is not ready {LIMIT_S:g} s after its fault")

@@ -22,11 +22,9 @@ from tests.chaos.stalls import FaultRecord
 from tests.chaos.witness import Witness
 from tests.chaos.words import Words
 from tests.nodes import wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 WARM_UP_S = 4.0
-OUTCOMES_S = 30.0
-FLOW_S = 10.0
 
 Say = Callable[[str], None]
 _DEATH = re.compile(r"^(\S+) died \((.+?)\)", re.MULTILINE)
@@ -80,7 +78,7 @@ class Part:
             running.cancel()
 
     async def _until_flowing(self, running: "asyncio.Task[None]") -> None:
-        end = asyncio.get_running_loop().time() + FLOW_S
+        end = asyncio.get_running_loop().time() + LIMIT_S
         while self.load.watch.num_tokens < 10 * self.options.streams:
             if running.done():
                 await running
@@ -90,9 +88,9 @@ class Part:
             await asyncio.sleep(0.05)
 
     async def until_outcomes(self) -> None:
-        """Until the log holds the outcome of every request, or OUTCOMES_S are over."""
+        """Until the log holds the outcome of every request, or LIMIT_S are over."""
         with contextlib.suppress(AssertionError):  # the ledger tells which have none
-            await until(lambda: self.witness.is_live and not self.ledger.num_open, limit_s=OUTCOMES_S)
+            await until(lambda: self.witness.is_live and not self.ledger.num_open)
 
     async def rest(self) -> dict[str, Any]:
         """Seconds until all processes were at rest, and what was not."""

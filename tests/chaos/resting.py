@@ -6,7 +6,7 @@ import re
 
 from tests.chaos.stack import NATS_SERVER, SERVICES, Stack
 
-LIMIT_S = 10.0
+REST_S = 10.0  # invariant I4
 POLL_S = 0.5
 METRICS_TIMEOUT_S = 2.0
 
@@ -91,12 +91,12 @@ def _baseline_of(service: str, baseline: Holdings) -> dict[str, float]:
 
 
 async def come_to_rest(stack: Stack, baseline: Holdings) -> tuple[float, list[str]]:
-    """Seconds until everything was back (LIMIT_S at most), and what was not by then."""
+    """Seconds until everything was back (REST_S at most), and what was not by then."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while True:
         left = excess(await holdings(stack), baseline)
         waited = loop.time() - begun
-        if not left or waited > LIMIT_S:
+        if not left or waited > REST_S:
             return round(waited, 1), left
         await asyncio.sleep(POLL_S)

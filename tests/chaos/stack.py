@@ -15,6 +15,7 @@ from typing import Any
 from deploy.node.http_get import http_get
 from tests.chaos.go_heap import ProfiledNatsServer
 from tests.nodes import RunningNode
+from tests.waiting import LIMIT_S
 
 NATS_SERVER = "nats-server"
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
@@ -43,7 +44,7 @@ class ProxyProcess:
         self._process.stdin.close()
         self._process.stdout.close()
         try:
-            self._process.wait(5)
+            self._process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -8,10 +8,10 @@ from collections import Counter
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.load import make_body
 from tests.chaos.sse_client import Event, SseConnection, post
+from tests.waiting import LIMIT_S
 
 MOMENTS = ("before accept", "queued", "prefill", "decode", "last token")
 MAX_SECONDS = {"before accept": 0.002, "queued": 0.02, "prefill": 0.06}
-GIVE_UP_S = 20.0
 MAX_TOKENS = 24
 
 
@@ -73,7 +73,7 @@ class Storm:
         self._ledger.end(entry)
 
     async def _leave(self, connection: SseConnection, enough: asyncio.Event, most_s: float | None) -> None:
-        limit_s = GIVE_UP_S if most_s is None else self._draw.uniform(0, most_s)
+        limit_s = LIMIT_S if most_s is None else self._draw.uniform(0, most_s)
         waits = [asyncio.ensure_future(event.wait()) for event in (enough, connection.closed)]
         await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

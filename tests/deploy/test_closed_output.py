@@ -18,10 +18,10 @@ from tests.deploy.test_cli import ask, server
 from tests.deploy.test_up import options
 from tests.nodes import RunningNode
 from tests.processes import wait_until_gone
+from tests.waiting import LIMIT_S
 
 __all__ = ["options", "server"]
 
-LIMIT_S = 90.0
 COMMAND = [sys.executable, "-m", "deploy.cli.main"]
 
 

@@ -29,9 +29,7 @@ from deploy.node.folder import DataFolder
 from deploy.node.node import Node
 from deploy.node.processes import Start
 from tests.deploy.dummies import DRAINING, Dummy, Record
-from tests.waiting import until
-
-READY_S = 30.0
+from tests.waiting import LIMIT_S, until
 
 _decode = msgspec.json.Decoder(Answer).decode
 
@@ -52,7 +50,7 @@ class Controlled:
         """The first answer to these bytes."""
         reader, writer = await asyncio.open_unix_connection(str(self.folder.control))
         writer.write(line)
-        answer = _decode(await asyncio.wait_for(reader.readline(), 20))
+        answer = _decode(await asyncio.wait_for(reader.readline(), LIMIT_S))
         writer.close()
         await writer.wait_closed()
         return answer
@@ -64,9 +62,9 @@ async def controlled(folder: DataFolder, tmp_path: Path) -> AsyncIterator[Contro
     dummies[2].leads = True
     async with (
         Node(dummies, folder, Record(), 5.0) as node,
-        ControlServer(node, folder.control, READY_S) as control,
+        ControlServer(node, folder.control, LIMIT_S) as control,
     ):
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         control.is_open = True
         yield Controlled(folder, node, control)
     assert not folder.control.exists()
@@ -185,8 +183,8 @@ async def test_a_client_that_goes_ends_the_restart_after_the_process_at_hand(con
 
 async def test_a_stop_of_the_node_ends_a_restart_with_a_word(folder: DataFolder, tmp_path: Path) -> None:
     async with Node([Dummy(tmp_path, "gateway-0", "gateway", DRAINING)], folder, Record(), 0.1) as node:
-        async with ControlServer(node, folder.control, READY_S) as control:
-            await node.wait_ready(READY_S)
+        async with ControlServer(node, folder.control, LIMIT_S) as control:
+            await node.wait_ready(LIMIT_S)
             control.is_open = True
             controlled = Controlled(folder, node, control)
             asking = asyncio.create_task(controlled.ask(RestartRequest(rolling=True)))
@@ -199,8 +197,8 @@ async def test_a_folder_with_a_long_path_works_too(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / ("long" * 20) / ("path" * 20))
     folder.open()
     async with Node([Dummy(tmp_path, "worker-0", "worker")], folder, Record(), 5.0) as node:
-        async with ControlServer(node, folder.control, READY_S):
-            await node.wait_ready(READY_S)
+        async with ControlServer(node, folder.control, LIMIT_S):
+            await node.wait_ready(LIMIT_S)
             answers = await asyncio.to_thread(lambda: list(converse(str(folder.root), StatusRequest())))
             assert len(answers) == 1
     folder.close()

@@ -9,6 +9,7 @@ import pytest
 from deploy.node.checks import NotPossible
 from deploy.node.listeners import Listeners, open_listeners
 from deploy.node.nats_server import free_port
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -31,10 +32,10 @@ def test_all_share_the_first_port_and_each_further_one_has_its_own(three: Listen
 
 
 def test_clients_wait_as_soon_as_the_node_has_the_port(three: Listeners) -> None:
-    with socket.create_connection(("127.0.0.1", three.port + 2), timeout=10):
+    with socket.create_connection(("127.0.0.1", three.port + 2), timeout=LIMIT_S):
         three.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", three.port), timeout=10)
+        socket.create_connection(("127.0.0.1", three.port), timeout=LIMIT_S)
 
 
 def test_a_taken_port_is_told_and_nothing_stays_open() -> None:
@@ -74,7 +75,7 @@ def test_urls_are_for_clients_of_this_machine(host: str, shown: str) -> None:
     listeners = open_listeners(host, 0, 1)
     try:
         assert listeners.urls == [f"http://{shown}:{listeners.port}"]
-        socket.create_connection((shown, listeners.port), timeout=10).close()
+        socket.create_connection((shown, listeners.port), timeout=LIMIT_S).close()
     finally:
         listeners.close()
 

@@ -13,9 +13,8 @@ from deploy.node.node import Node
 from deploy.node.rollout import RestartFailed
 from tests.deploy.dummies import BAD_OPTION, DRAINING, GRACEFUL, SLEEP, Dummy, Record
 from tests.processes import is_alive, wait_until_gone
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
-READY_S = 30.0
 NEVER_READY = "import time; time.sleep(60)"
 ENDS_BADLY = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n" + SLEEP
 
@@ -36,7 +35,7 @@ class Restarted:
         return {name: pid for name, pid in self.node.pids.items() if pid is not None}
 
     async def restart(
-        self, *roles: str, rolling: bool = True, goes_on: Callable[[], bool] = lambda: True, ready_s: float = READY_S
+        self, *roles: str, rolling: bool = True, goes_on: Callable[[], bool] = lambda: True, ready_s: float = LIMIT_S
     ) -> None:
         await self.node.restart(roles, rolling=rolling, ready_timeout_s=ready_s, report=self._report, goes_on=goes_on)
 
@@ -62,7 +61,7 @@ async def test_a_replacement_is_ready_before_its_predecessor_is_told_to_stop(
             seen.append((new, is_alive(before["gateway-0"]), made.pids["gateway-0"] != before["gateway-0"]))
 
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         made.on_stage = on_stage
         await made.restart("gateway")
@@ -84,7 +83,7 @@ async def test_a_worker_goes_before_its_successor_comes(folder: DataFolder, tmp_
             alive.append(is_alive(before[process]))
 
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         made.on_stage = on_stage
         await made.restart("worker")
@@ -99,7 +98,7 @@ async def test_the_leading_scheduler_is_the_last_of_its_kind(folder: DataFolder,
     made = Restarted(folder, tmp_path, *names)
     made.dummies["scheduler-0"].leads = True
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         await made.restart("gateway", "tokenizer", "worker", "scheduler", "detokenizer")
     assert made.order == ["tokenizer-0", "detokenizer-0", "scheduler-1", "scheduler-0", "worker-0", "gateway-0"]
 
@@ -107,7 +106,7 @@ async def test_the_leading_scheduler_is_the_last_of_its_kind(folder: DataFolder,
 async def test_all_at_once_starts_each_service_anew(folder: DataFolder, tmp_path: Path) -> None:
     made = Restarted(folder, tmp_path, "gateway-0", "worker-0", "worker-1")
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         await made.restart("gateway", "worker", rolling=False)
         assert not set(made.pids.values()) & set(before.values())
@@ -118,7 +117,7 @@ async def test_all_at_once_starts_each_service_anew(folder: DataFolder, tmp_path
 @pytest.mark.parametrize(
     ("script", "ready_s", "words"),
     [
-        (BAD_OPTION, READY_S, r"new gateway-0 ended with status 2(.|\n)*needs 5 blocks, there are 3"),
+        (BAD_OPTION, LIMIT_S, r"new gateway-0 ended with status 2(.|\n)*needs 5 blocks, there are 3"),
         (NEVER_READY, 0.5, "new gateway-0 was not ready within 0.5 s"),
     ],
 )
@@ -127,7 +126,7 @@ async def test_a_bad_replacement_ends_the_restart_and_the_old_one_serves_on(
 ) -> None:
     made = Restarted(folder, tmp_path, "gateway-0", "gateway-1")
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         made.dummies["gateway-0"].script = script
         with pytest.raises(RestartFailed, match=words):
@@ -141,7 +140,7 @@ async def test_a_process_that_ends_badly_is_told(folder: DataFolder, tmp_path: P
     made = Restarted(folder, tmp_path, "gateway-0", "worker-0")
     made.dummies["worker-0"].script = ENDS_BADLY
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         made.dummies["worker-0"].script = GRACEFUL
         with pytest.raises(RestartFailed, match="all run anew, but worker-0 ended with status 1"):
@@ -152,7 +151,7 @@ async def test_a_process_that_ends_badly_is_told(folder: DataFolder, tmp_path: P
 async def test_nothing_more_is_restarted_when_nobody_waits_for_it(folder: DataFolder, tmp_path: Path) -> None:
     made = Restarted(folder, tmp_path, "worker-0", "worker-1")
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         with pytest.raises(RestartFailed, match="nobody waits"):
             await made.restart("worker", goes_on=lambda: not made.order)
@@ -169,13 +168,13 @@ async def test_a_predecessor_that_dies_meanwhile_leaves_one_process(folder: Data
             os.kill(before["gateway-0"], signal.SIGKILL)
 
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids
         made.on_stage = on_stage
         await made.restart("gateway")
         (keeper,) = made.node.keepers
         await until(lambda: sum(is_alive(child.pid) for child in keeper._alive) == 1, "one process")
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         assert is_alive(made.pids["gateway-0"])
         killed = list(made.pids.values())
     assert wait_until_gone(killed) == []
@@ -187,7 +186,7 @@ async def test_a_replacement_that_dies_while_its_predecessor_drains_is_started_a
     made = Restarted(folder, tmp_path, "gateway-0")
     made.dummies["gateway-0"].script = DRAINING
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids["gateway-0"]
         made.dummies["gateway-0"].script = GRACEFUL
         restarting = asyncio.create_task(made.restart("gateway"))
@@ -205,7 +204,7 @@ async def test_a_stop_in_the_middle_of_a_restart_leaves_nothing(folder: DataFold
     made = Restarted(folder, tmp_path, "gateway-0")
     made.dummies["gateway-0"].script = DRAINING
     async with made.node:
-        await made.node.wait_ready(READY_S)
+        await made.node.wait_ready(LIMIT_S)
         before = made.pids["gateway-0"]
         made.dummies["gateway-0"].script = GRACEFUL
         restarting = asyncio.create_task(made.restart("gateway"))

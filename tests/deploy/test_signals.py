@@ -9,7 +9,7 @@ import pytest
 
 from deploy.cli import running
 from shared.stop_signals import SAME_STOP_S
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 class Hurried:
@@ -27,7 +27,7 @@ async def node() -> AsyncIterator[Hurried]:
     stopping = asyncio.Event()
     running._handle_signals(stopping, node)  # type: ignore[arg-type]
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(stopping.wait(), 10)
+    await asyncio.wait_for(stopping.wait(), LIMIT_S)
     yield node
     for number in running.STOP_SIGNALS:
         asyncio.get_running_loop().remove_signal_handler(number)

@@ -17,8 +17,8 @@ from tests.nodes import RunningNode, wrongs
 from tests.processes import is_alive, wait_until_gone
 from tests.servers import NatsServer
 from tests.stored_models import store_tiny_model
+from tests.waiting import LIMIT_S
 
-LIMIT_S = 90.0
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
 
 
@@ -35,7 +35,7 @@ def complete(url: str, prompt: str) -> list[int]:
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 20, "ignore_eos": True, "return_token_ids": True}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
         token_ids: list[int] = json.load(answer)["choices"][0]["token_ids"]
         return token_ids
 

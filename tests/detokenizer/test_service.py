@@ -26,11 +26,10 @@ from shared.service import ServiceHost
 from tests.log.records import PROMPT, prefix_hash, request, rows
 from tests.servers import NatsServer
 from tests.stored_models import store_tiny_model
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 RID = "a" * 32
 NUM_TOKENS = 40
-EXIT_LIMIT_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +46,7 @@ async def serving(server: NatsServer, folder: Path) -> AsyncIterator[tuple[Detok
         yield service, running
     finally:
         host.stopping.set()
-        await asyncio.wait_for(running, EXIT_LIMIT_S)
+        await asyncio.wait_for(running, LIMIT_S)
         await host.bus.close()
 
 
@@ -157,7 +156,7 @@ async def test_a_detokenizer_that_is_told_to_stop_before_it_knows_the_log_goes(
     service = DetokenizerService(host, config, log)
     REGISTRY.unregister(service._metrics)
     running = asyncio.create_task(service.run())
-    await asyncio.wait_for(starting.wait(), EXIT_LIMIT_S)
+    await asyncio.wait_for(starting.wait(), LIMIT_S)
     host.stopping.set()
-    await asyncio.wait_for(running, EXIT_LIMIT_S)
+    await asyncio.wait_for(running, LIMIT_S)
     await host.bus.close()

@@ -18,6 +18,7 @@ from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
 from tests.servers import NatsServer
 from tests.tiny_models import make_tiny_model
+from tests.waiting import LIMIT_S
 
 
 async def test_a_known_model_is_added_if_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +42,7 @@ async def test_an_unknown_model_ends_the_start_with_the_reason(nats_server: Nats
     await bus.close()
     options = ("--nats", nats_server.url, "--model", "unheard-of", "--model-repository", str(tmp_path))
     command = [sys.executable, "-m", "services.detokenizer", *options]
-    run = functools.partial(subprocess.run, command, capture_output=True, text=True, timeout=30, check=False)
+    run = functools.partial(subprocess.run, command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     done = await asyncio.to_thread(run)
     assert done.returncode == 2
     assert "unheard-of" in done.stderr and "Traceback" not in done.stderr

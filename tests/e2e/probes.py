@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 
 from tests.nodes import RunningNode
+from tests.waiting import LIMIT_S
 
 
 def health_url(log: str) -> str:
@@ -18,7 +19,7 @@ def health_url(log: str) -> str:
 def get(url: str) -> tuple[int, str]:
     """Status and body. Blocks."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def _take(answer: Answer, event: dict[str, Any], now_s: float) -> None:
 def connect(url: str) -> httpx.AsyncClient:
     """A client for many streams at once."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(base_url=url, timeout=120, limits=limits, trust_env=False)
+    return httpx.AsyncClient(base_url=url, timeout=LIMIT_S, limits=limits, trust_env=False)
 
 
 async def many(url: str, path: str, bodies: list[dict[str, Any]]) -> list[Answer]:

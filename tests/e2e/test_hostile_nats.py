@@ -15,7 +15,7 @@ from tests.e2e.probes import probe, sample
 from tests.e2e.streams import many
 from tests.log.records import rows
 from tests.nodes import RunningNode, wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 MODEL = "smollm2-135m"
 WORKER = "worker-0-00000000"
@@ -104,7 +104,7 @@ async def test_n6_a_request_past_its_deadline_ends_and_says_so(tmp_path: Path) -
         await connection.publish(subjects.INFER, msgspec.json.encode(message), reply=inbox)
         kinds = []
         while not kinds or kinds[-1]["kind"] not in ("end", "error"):
-            kinds.append(msgspec.json.decode((await subscription.next_msg(timeout=20)).data))
+            kinds.append(msgspec.json.decode((await subscription.next_msg(timeout=LIMIT_S)).data))
         assert kinds[0]["kind"] == "accepted"
         assert kinds[-1]["error"]["code"] == "deadline_exceeded"
         await connection.close()

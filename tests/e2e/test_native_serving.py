@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.streams import many
 from tests.e2e.test_serving import LENGTHS, MODEL, question
 from tests.nodes import RunningNode, wrongs
+from tests.waiting import LIMIT_S
 
 QUESTION = {
     "model": MODEL,
@@ -47,7 +48,7 @@ async def test_few_streams_between_many_are_the_same_as_ever(node: RunningNode) 
 async def test_the_answer_is_the_same_each_time(node: RunningNode, quantization: str) -> None:
     """In 4 bits it is not Paris: "The" is ahead of "L" by no more than 0.1, which is less than quantisation moves."""
     answers = set()
-    async with httpx.AsyncClient(base_url=node.url, trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=node.url, trust_env=False, timeout=LIMIT_S) as client:
         for _ in range(3):
             await many(node.url, "/v1/completions", [question(number, 4) for number in range(8)])
             answer: dict[str, Any] = (await client.post("/v1/chat/completions", json=QUESTION)).json()

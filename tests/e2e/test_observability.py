@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.probes import get, health_url, probe
 from tests.nodes import RunningNode
+from tests.waiting import LIMIT_S
 
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,7 +23,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("observed") / "node"
     with RunningNode(folder, "--engine", "fake", "--log-level", "debug", "--log-format", "json") as running:
         body = {"model": "smollm2-135m", "prompt": SECRET_PROMPT, "max_tokens": 8, "ignore_eos": True}
-        answer = httpx.post(f"{running.url}/v1/completions", json=body, headers={"traceparent": TRACE}, timeout=60)
+        answer = httpx.post(f"{running.url}/v1/completions", json=body, headers={"traceparent": TRACE}, timeout=LIMIT_S)
         assert answer.status_code == 200, answer.text
         yield running
 
@@ -71,12 +72,12 @@ async def test_the_nats_service_api_finds_every_service(node: RunningNode) -> No
     await connection.publish("$SRV.PING", b"", reply=inbox)
     found: set[str] = set()
     while found < set(SERVICES):
-        answer = json.loads((await subscription.next_msg(timeout=10)).data)
+        answer = json.loads((await subscription.next_msg(timeout=LIMIT_S)).data)
         assert answer["type"] == "io.nats.micro.v1.ping_response"
         found.add(answer["name"])
     for service in SERVICES:
-        info = json.loads((await connection.request(f"$SRV.INFO.{service}", b"", timeout=5)).data)
-        stats = json.loads((await connection.request(f"$SRV.STATS.{service}", b"", timeout=5)).data)
+        info = json.loads((await connection.request(f"$SRV.INFO.{service}", b"", timeout=LIMIT_S)).data)
+        stats = json.loads((await connection.request(f"$SRV.STATS.{service}", b"", timeout=LIMIT_S)).data)
         assert info["type"] == "io.nats.micro.v1.info_response" and info["name"] == service
         assert stats["type"] == "io.nats.micro.v1.stats_response" and stats["started"]
     await connection.close()

@@ -10,11 +10,10 @@ import pytest
 from tests.e2e.streams import connect, stream
 from tests.e2e.test_kill import CHAINED, MODEL, body, streams_with
 from tests.nodes import RunningNode, wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 MARKER = "arsenic trioxide"
 POISON = {"model": MODEL, "prompt": f"A spoon of {MARKER}, please", "max_tokens": 20}
-LIMIT_S = 60.0
 NUM_DEATHS = 3  # once in a step with others, twice alone
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.e2e.clients import Clients
 from tests.nodes import RunningNode, wrongs
+from tests.waiting import LIMIT_S
 
 NUM_CLIENTS = 16
 BODY = {"model": "smollm2-135m", "prompt": "on and on", "max_tokens": 60, "ignore_eos": True}
-RESTART_LIMIT_S = 240.0
+RESTART_LIMIT_S = 3 * LIMIT_S
 TWO_OF_EACH = [f"--{service}s=2" for service in ("gateway", "tokenizer", "scheduler", "worker", "detokenizer")]
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "20", "--drain-timeout-s", "10")
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import httpx
 
 from tests.nodes import RunningNode
+from tests.waiting import LIMIT_S
 
 
 def test_a_model_is_served_under_all_its_names(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "node", "--engine", "fake", "--served-model-name", "first/name", "second") as node:
-        with httpx.Client(base_url=node.url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=node.url, timeout=LIMIT_S, trust_env=False) as client:
             listed = client.get("/v1/models").json()["data"]
             assert [(model["id"], model["root"]) for model in listed] == [
                 ("first/name", "smollm2-135m"),

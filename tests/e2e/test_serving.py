@@ -14,7 +14,7 @@ from tests.e2e.clients import Clients
 from tests.e2e.probes import get, health_url, metric, sample
 from tests.e2e.streams import many
 from tests.nodes import RunningNode, wrongs
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 MODEL = "smollm2-135m"
 LENGTHS = (4, 40, 9, 64, 17, 33, 5, 50, 25, 12, 60, 8, 30, 21, 45, 15)
@@ -88,7 +88,7 @@ async def test_rule_16_choices_differ_and_a_seed_repeats_them(node: RunningNode)
     body = {"model": MODEL, "prompt": "My favourite colour is", "max_tokens": 12, "ignore_eos": True, "n": 3, "seed": 7}
 
     async def ask(**changes: Any) -> dict[str, Any]:
-        async with httpx.AsyncClient(base_url=node.url, timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=node.url, timeout=LIMIT_S, trust_env=False) as client:
             response = await client.post("/v1/completions", json={**body, "temperature": 1.0, **changes})
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
@@ -139,13 +139,13 @@ async def test_workers_join_and_leave_while_streams_run(tmp_path: Path) -> None:
                 for extra in extras:
                     await until(lambda extra=extra: "ready" in extra.log.read_text() and extra.num_rows > 0, "rows")  # type: ignore[misc]
                 extras[0].process.terminate()
-                assert await asyncio.to_thread(extras[0].process.wait, 30) == 0
+                assert await asyncio.to_thread(extras[0].process.wait, LIMIT_S) == 0
                 await clients.all_answered()
             assert metric(node, "worker-0", "tokenbus_worker_rows_total") > 0
         finally:
             for extra in extras:
                 extra.process.terminate()
-                await asyncio.to_thread(extra.process.wait, 30)
+                await asyncio.to_thread(extra.process.wait, LIMIT_S)
         report = await asyncio.to_thread(node.verify)
     assert clients.failures == []
     assert {len(answer.token_ids) for answer in clients.answers} == {60}

@@ -68,7 +68,7 @@ async def others(node: RunningNode, *, read: bool) -> AsyncIterator[None]:
     reading = [asyncio.create_task(drain(connection)) for connection in sockets if read]
     try:
         await until(lambda: running(node) == NUM_OTHERS * NUM_CHOICES, "all of the others running")
-        await until(lambda: num_readers(node) == (NUM_OTHERS if read else 0), "readers", 60)
+        await until(lambda: num_readers(node) == (NUM_OTHERS if read else 0), "readers")
         yield
         assert running(node) == NUM_OTHERS * NUM_CHOICES, "their requests were to outlast the measurement"
         assert num_readers(node) == (NUM_OTHERS if read else 0)

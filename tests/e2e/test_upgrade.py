@@ -21,14 +21,12 @@ from shared.messages.pipeline import Reader
 from tests.e2e.streams import Answer, connect, stream
 from tests.servers import NatsServer
 from tests.stored_models import store_tiny_model
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tests.wire.freeze import ROOT, unpack_commit
 
 RELEASE_0_1 = "de5fae8"
 NUM_CLIENTS = 3  # of each gateway
 NUM_TOKENS = 60
-READY_LIMIT_S = 120.0
-EXIT_LIMIT_S = 60.0
 REFUSED_WAIT_S = 0.2
 MODEL_OPTIONS = {"tokenizer": ("--model", "tiny"), "detokenizer": ("--model", "tiny"), "worker": ("--model", "tiny")}
 MORE_OPTIONS = {
@@ -83,7 +81,7 @@ class Fleet:
     async def ready(self, member: Member) -> None:
         """Return once it can do its work."""
         loop = asyncio.get_running_loop()
-        limit = loop.time() + READY_LIMIT_S
+        limit = loop.time() + LIMIT_S
         while not await member.probe.is_ready():
             assert member.process.poll() is None and loop.time() < limit, self.log(member.name)
             await asyncio.sleep(0.05)
@@ -92,7 +90,7 @@ class Fleet:
         """SIGTERM; what it does is finished, and it goes by itself."""
         member = self.members.pop(name)
         member.process.send_signal(signal.SIGTERM)
-        status = await asyncio.to_thread(member.process.wait, EXIT_LIMIT_S)
+        status = await asyncio.to_thread(member.process.wait, LIMIT_S)
         assert status == 0, self.log(name)
 
     def log(self, name: str) -> str:
@@ -144,7 +142,6 @@ class Clients:
         await until(
             lambda: all(len(self.answers[port]) >= before[port] + wanted for port in before) or self.failed,
             "streams",
-            READY_LIMIT_S,
         )
         assert not self.failed, self.failed
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-WAIT_S = 20.0
+from tests.waiting import LIMIT_S
 
 
 @dataclass
@@ -31,7 +31,7 @@ async def send_raw(port: int, data: bytes, more: bytes = b"", repeat: int = 0) -
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sending = asyncio.ensure_future(_send(writer, data, more, repeat))
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(LIMIT_S):
             answer = await _read(reader)
             if answer.headers.get("connection") == "close" or not answer.status:
                 await sending

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from tests.waiting import LIMIT_S
+
 
 def head_of(body: bytes) -> bytes:
     """A POST of a completion with this body."""
@@ -27,7 +29,7 @@ class Streaming:
     async def read_until(self, sign: bytes) -> bytes:
         """Everything up to and with this sign."""
         seen = bytearray()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while sign not in seen:
                 part = await self.reader.read(2**16)
                 if not part:

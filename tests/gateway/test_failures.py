@@ -18,7 +18,7 @@ from tests.gateway.raw_stream import Open
 from tests.gateway.stand_in import Script, StandIn, text_of
 from tests.gateway.test_completions import events_of
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 ENGINE_ERROR = ErrorBody("The engine failed on this request.", "server_error", None, "engine_error")
 
@@ -304,11 +304,11 @@ async def test_sigterm_of_the_real_process(nats_server: NatsServer, stand_in: St
     argv = ["-m", "services.gateway", "--nats", nats_server.url, "--port", str(port), "--log-format", "json"]
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stderr=asyncio.subprocess.PIPE)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while (await try_ready(port)) != 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 20)
+        _, log = await asyncio.wait_for(process.communicate(), LIMIT_S)
     finally:
         if process.returncode is None:
             process.kill()

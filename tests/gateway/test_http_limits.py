@@ -14,7 +14,7 @@ from services.gateway.http.limits import Limits
 from services.gateway.http.routes import Routes
 from services.gateway.http.server import HttpServer
 from tests.gateway.raw_http import send_raw
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 MIB = 1024 * 1024
 LIMITS = Limits(
@@ -160,7 +160,7 @@ async def test_row_9_drop_by_drop(served: Served) -> None:
     writer.write(b"GET /echo HTTP/1.1\r\n")
     dripping = asyncio.ensure_future(drip())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             assert (await reader.readline()).startswith(b"HTTP/1.1 408")
     finally:
         dripping.cancel()
@@ -169,7 +169,7 @@ async def test_row_9_drop_by_drop(served: Served) -> None:
 
 async def test_idle_connections_are_closed_silently(served: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         assert await reader.read() == b""
     writer.close()
     assert served.refused == []
@@ -189,7 +189,7 @@ async def test_2000_idle_connections(served: Served) -> None:
 async def test_keep_alive_and_pipelining(served: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
     writer.write(with_length(b"{}") + with_length(b'{"a":1}') + with_length(b'{"a":1,"b":2}'))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         for keys in range(3):
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")

@@ -11,7 +11,7 @@ from tests.gateway.conftest import Running
 from tests.gateway.raw_stream import Streaming, head_of
 from tests.gateway.stand_in import Script
 from tests.gateway.test_reading_again import Reader
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 HIGH_WATER_BYTES = 64 * 1024
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
@@ -56,7 +56,7 @@ async def test_a_client_that_does_not_read_costs_its_neighbours_nothing(running:
 
 
 def read_to_end(client: socket.socket) -> bytes:
-    client.settimeout(20)
+    client.settimeout(LIMIT_S)
     seen = bytearray()
     while b"[DONE]" not in seen:
         part = client.recv(2**16)

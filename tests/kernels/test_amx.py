@@ -19,6 +19,7 @@ from kernels.linear.product import Products
 from kernels.native.build import SOURCES, library_file
 from kernels.native.isa import COMPILER_FLAGS, cpu_flags, levels_of
 from tests.kernels.products import EMULATED_AMX, products, random_values
+from tests.waiting import LIMIT_S
 
 LEVELS = levels_of(cpu_flags())
 PROBES = ["emulated", *(level for level in LEVELS if level == "amx")]
@@ -34,7 +35,7 @@ def probe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     program = tmp_path_factory.mktemp("amx") / "probe"
     sources = [Path(__file__).with_name("amx_probe.cpp"), SOURCES / "native" / "amx.cpp"]
     command = ["g++", "-std=c++20", "-O2", "-ffp-contract=fast", *flags, f"-I{SOURCES.parent}", *map(str, sources)]
-    subprocess.run([*command, "-o", str(program)], check=True, timeout=120)
+    subprocess.run([*command, "-o", str(program)], check=True, timeout=LIMIT_S)
     return program
 
 
@@ -49,7 +50,7 @@ def shape(*tiles: tuple[int, int], palette: int = 1, damage: tuple[int, int] | N
 
 
 def run(probe: Path, operation: str, config: bytes, tiles: Bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([probe, operation], input=config + tiles.tobytes(), capture_output=True, timeout=30)
+    return subprocess.run([probe, operation], input=config + tiles.tobytes(), capture_output=True, timeout=LIMIT_S)
 
 
 def tile_0(probe: Path, operation: str, config: bytes, tiles: Bytes) -> Bytes:

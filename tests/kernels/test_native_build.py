@@ -13,6 +13,7 @@ import pytest
 from kernels.native import build, library
 from kernels.native.build import BuildError, library_file
 from kernels.native.isa import COMPILER_FLAGS, cpu_flags, levels_of
+from tests.waiting import LIMIT_S
 
 GOOD = '#include "kernels/one/one.h"\nextern "C" int answer() { return kAnswer; }\n'
 
@@ -121,7 +122,7 @@ def test_processes_that_start_at_once_build_once(sources: Path, counted: Path, t
     command = [sys.executable, "-c", code, str(sources), str(tmp_path / "cache")]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = {process.communicate(timeout=120)[0].strip() for process in processes}
+    answers = {process.communicate(timeout=LIMIT_S)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(answers) == 1
     assert Path(answers.pop()).exists()

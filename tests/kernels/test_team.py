@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.native.build import SOURCES
+from tests.waiting import LIMIT_S
 
 _POINTER = ctypes.c_void_p
 
@@ -21,7 +22,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     file = tmp_path_factory.mktemp("team") / "team.so"
     sources = [Path(__file__).with_name("team_driver.cpp"), *SOURCES.glob("native/*.cpp")]
     flags = ["-std=c++20", "-O2", "-march=x86-64-v3", "-fPIC", "-shared", "-pthread", f"-I{SOURCES.parent}"]
-    subprocess.run(["g++", *flags, *map(str, sources), "-o", str(file)], check=True, timeout=120)
+    subprocess.run(["g++", *flags, *map(str, sources), "-o", str(file)], check=True, timeout=LIMIT_S)
     functions = ctypes.CDLL(str(file))
     functions.tokenbus_team_new.restype = _POINTER
     functions.tokenbus_team_delete.argtypes = [_POINTER]

@@ -9,8 +9,7 @@ from shared.bus.client import Bus
 from shared.bus.nats_log import NatsLog
 from shared.log.port import LogTooLarge, TooFewServers
 from tests.servers import NatsServer
-
-LIMIT_S = 20.0
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from types import TracebackType
 from deploy.nats.cluster import ClusterConfig, ClusterNode, prepare, urls
 from deploy.nats.identities import Identities
 from deploy.node.nats_server import command, free_port, wait_ready
+from tests.waiting import LIMIT_S
 
 NAMES = ("a", "b", "c")
-READY_S = 30.0
 
 
 class LocalCluster:
@@ -90,5 +90,5 @@ class LocalCluster:
 
     def _wait_ready(self, name: str) -> None:
         node = self._node(name)
-        if not wait_ready(node.host, node.port, READY_S):
+        if not wait_ready(node.host, node.port, LIMIT_S):
             raise RuntimeError(f"{name} did not start: {self.log(name)[-2000:]}")

@@ -11,9 +11,9 @@ import pytest
 from deploy.nats.cluster import main
 from deploy.nats.table import permission_table
 from deploy.node.nats_server import find_binary, free_port, wait_ready
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
-END_S = 30.0
 NODES = ["--nodes", "a=10.0.0.1", "b=nats-b.example:4333", "c=10.0.0.3:4333:6333"]
 
 
@@ -62,11 +62,11 @@ def test_a_cluster_on_one_machine_outlives_one_of_its_servers_and_ends_with_its_
             first, *others = servers = psutil.Process(running.pid).children()
             assert len(others) == 2
             first.kill()
-            psutil.wait_procs([first], END_S)
+            psutil.wait_procs([first], LIMIT_S)
             assert not first.is_running() and running.poll() is None
-            assert wait_ready("127.0.0.1", ports["b"], END_S)
+            assert wait_ready("127.0.0.1", ports["b"], LIMIT_S)
             running.terminate()
-            assert running.wait(END_S) == 0
+            assert running.wait(LIMIT_S) == 0
             assert not any(server.is_running() for server in servers)
         finally:
             running.terminate()

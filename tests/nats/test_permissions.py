@@ -197,7 +197,7 @@ async def test_a_role_hears_only_what_its_list_says(secured: SecuredServer, role
     await settle(observer)
     await settle(connection)
     expected = {(subject, queue) for subject, queue in singles if may_hear(allowed, subject, queue)}
-    await until(lambda: heard == expected, "every allowed subscription hears", 10)
+    await until(lambda: heard == expected, "every allowed subscription hears")
     patterns = [(subject, queue) for subject in [*SERVER_API, *WILDCARDS] for queue in ("", *QUEUES)]
     for subject, queue in patterns:
         await connection.subscribe(subject, queue=queue, cb=ignore)

@@ -19,9 +19,7 @@ from shared.messages.pipeline import End, Fence
 from shared.subjects import log_stream, object_stream, snapshot_bucket
 from tests.nats.local_cluster import LocalCluster
 from tests.nats.secured import credentials_of
-from tests.waiting import until
-
-CREATION_LIMIT_S = 60.0
+from tests.waiting import LIMIT_S, until
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ async def bus(cluster: LocalCluster, scheduler: Credentials) -> AsyncIterator[Bu
 
 async def opened(bus: Bus) -> NatsLog:
     """The log, created with three replicas at the first call; the cluster may still be electing its first leader."""
-    return await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=3), CREATION_LIMIT_S)
+    return await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=3), LIMIT_S)
 
 
 def end(number: int) -> bytes:
@@ -53,7 +51,7 @@ def end(number: int) -> bytes:
 
 async def test_log_and_snapshots_have_three_replicas(bus: Bus) -> None:
     log = await opened(bus)
-    js = bus.jetstream(5.0)
+    js = bus.jetstream(LIMIT_S)
     for stream in (log_stream("s0"), object_stream(snapshot_bucket("s0"))):
         assert (await js.stream_info(stream)).config.num_replicas == 3
     await log.save_snapshot(b"state" * 1000, 7)
@@ -62,8 +60,8 @@ async def test_log_and_snapshots_have_three_replicas(bus: Bus) -> None:
 
 async def test_a_log_that_is_there_keeps_its_replicas_and_says_so(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     await opened(bus)
-    await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=1), CREATION_LIMIT_S)
-    assert (await bus.jetstream(5.0).stream_info(log_stream("s0"))).config.num_replicas == 3
+    await asyncio.wait_for(NatsLog.open(bus, "s0", replicas=1), LIMIT_S)
+    assert (await bus.jetstream(LIMIT_S).stream_info(log_stream("s0"))).config.num_replicas == 3
     assert "keeps its 3 replicas, not 1" in caplog.text
 
 
@@ -74,7 +72,7 @@ async def test_appends_and_fences_over_a_change_of_leader(bus: Bus, cluster: Loc
     folded: list[object] = []
     tail = log.tail(fold, lambda change: folded.append(change.record), lambda: None)
     await tail.start()
-    info = await bus.jetstream(5.0).stream_info(log_stream("s0"))
+    info = await bus.jetstream(LIMIT_S).stream_info(log_stream("s0"))
     assert info.cluster is not None
     leader = info.cluster.leader
     assert leader is not None
@@ -82,7 +80,7 @@ async def test_appends_and_fences_over_a_change_of_leader(bus: Bus, cluster: Loc
     appending = asyncio.create_task(append_many(log, 60))
     await until(lambda: len(folded) >= num_before + 20, "appends under way")
     await asyncio.to_thread(cluster.kill, leader)
-    stored = await asyncio.wait_for(appending, 90)
+    stored = await asyncio.wait_for(appending, LIMIT_S)
     fences = [encode(Fence(kind="takeover", leader=f"scheduler-{number}")) for number in range(2)]
     expected = fold.newest_fence
     won = await asyncio.gather(*(log.append_fence(fence, expected) for fence in fences))
@@ -110,12 +108,12 @@ async def test_a_log_that_is_short_for_a_while_is_not_lost(bus: Bus, monkeypatch
     await until(lambda: tail.resets >= 3, "it tries again")
     for number in range(2):
         await log.append("end", end(2000 + number), f"message-{2000 + number}")
-    await asyncio.wait_for(starting, 10)
+    await asyncio.wait_for(starting, LIMIT_S)
     await tail.stop()
     monkeypatch.setattr(log_tail, "ELECTION_S", 0.3)
     ahead.seq += 100
     with pytest.raises(LogLost):
-        await asyncio.wait_for(log.tail(ahead, lambda change: None, lambda: None).start(), 10)
+        await asyncio.wait_for(log.tail(ahead, lambda change: None, lambda: None).start(), LIMIT_S)
 
 
 def test_a_clients_certificate_opens_no_route_between_servers(cluster: LocalCluster) -> None:
@@ -132,7 +130,7 @@ def test_a_clients_certificate_opens_no_route_between_servers(cluster: LocalClus
 
 def route_speaks(host: str, port: int, context: ssl.SSLContext) -> bool:
     """Whether the listener for other servers introduces itself after the handshake."""
-    with socket.create_connection((host, port), timeout=5) as plain:
+    with socket.create_connection((host, port), timeout=LIMIT_S) as plain:
         try:
             with context.wrap_socket(plain, server_hostname=host) as secured:
                 return secured.recv(4096).startswith(b"INFO ")

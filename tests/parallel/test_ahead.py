@@ -17,6 +17,7 @@ from tests.engine.conftest import store_tiny_model
 from tests.engine.test_cuda_forward import BLOCK_SIZE, MAX_MODEL_LEN, NARROW, NUM_BLOCKS, PROMPTS
 from tests.parallel.test_cuda_ranks import MODELS, SIZE, forward_of
 from tests.parallel.threads import Meeting, ThreadRank
+from tests.waiting import LIMIT_S
 from tests.worker.engines import PipelinedMemoryEngine
 
 NUM_OUTPUTS = [6, 2, 5, 6]
@@ -66,7 +67,7 @@ def outputs_of(stored: StoredModel, kind: type[RankZero]) -> tuple[object, int]:
             orders.put(None)
             return found
         forward = forward_of(stored, rank)
-        while (data := orders.get(timeout=60)) is not None:
+        while (data := orders.get(timeout=LIMIT_S)) is not None:
             (order,) = orders_from(io.BytesIO(data))
             assert isinstance(order, Step)
             forward.compute_logits(order.batch())

@@ -10,7 +10,7 @@ import pytest
 
 from services.worker.config import WorkerConfig
 from services.worker.parallel.orders import Join, to_bytes
-from tests.worker.test_process import EXIT_LIMIT_S
+from tests.waiting import LIMIT_S
 
 END = """
 import os, sys, threading
@@ -38,7 +38,7 @@ def unread() -> Iterator[IO[bytes]]:
 @pytest.mark.parametrize(("status", "expected"), [(-9, 1), (0, 1), (2, 2)])
 def test_a_rank_that_has_ended_ends_the_worker(unread: IO[bytes], status: int, expected: int) -> None:
     arguments = [sys.executable, "-c", END, str(status)]
-    done = subprocess.run(arguments, stdout=unread, stderr=unread, timeout=EXIT_LIMIT_S, check=False)
+    done = subprocess.run(arguments, stdout=unread, stderr=unread, timeout=LIMIT_S, check=False)
     assert done.returncode == expected
 
 
@@ -51,6 +51,6 @@ def test_what_goes_wrong_in_a_rank_ends_it(unread: IO[bytes], order: bytes) -> N
         process.stdin.write(order)
         process.stdin.flush()
         try:
-            assert process.wait(EXIT_LIMIT_S) == 1
+            assert process.wait(LIMIT_S) == 1
         finally:
             process.kill()

@@ -14,8 +14,8 @@ from shared.messages.sampling import Sampling
 from tests.servers import NatsServer
 from tests.service_process import command, start
 from tests.stored_models import store_tiny_model
-from tests.waiting import until
-from tests.worker.test_process import EXIT_LIMIT_S, leader_of
+from tests.waiting import LIMIT_S, until
+from tests.worker.test_process import leader_of
 
 TWO_RANKS = ("--engine", "cpu", "--tensor-parallel-size", "2", "--num-threads", "1", "--max-model-len", "400")
 
@@ -63,7 +63,7 @@ async def test_sigterm_is_for_rank_0_which_drains_and_takes_the_others_with_it(
             rank.send_signal(signal.SIGTERM)
             rank.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, (tmp_path / "log").read_text()
+            assert await asyncio.to_thread(process.wait, LIMIT_S) == 0, (tmp_path / "log").read_text()
             await gone(rank)
         await until(lambda: leader.num_unfolded == 0, "the frame of every plan")
         assert leader.fold.counts["prefix_mismatched"] == 0
@@ -83,7 +83,7 @@ async def test_a_rank_that_dies_ends_the_worker_with_a_reason(
                 sequence = await leader.ask(1, [5, 6, 7], Sampling(max_tokens=390))
                 await until(lambda: len(leader.tokens(sequence)) > 5, "some tokens")
             rank_of(process).kill()
-            assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 1
+            assert await asyncio.to_thread(process.wait, LIMIT_S) == 1
         if is_busy:
             assert not leader.fold.sequences[sequence.id].end
     assert not meeting_places(tmp_path)
@@ -118,7 +118,7 @@ async def test_a_start_that_cannot_be_exits_2_with_the_reason(
 ) -> None:
     arguments = [*command("worker", repository, "--nats", nats_server.url), *options]
     done = await asyncio.to_thread(
-        subprocess.run, arguments, capture_output=True, text=True, timeout=EXIT_LIMIT_S, check=False
+        subprocess.run, arguments, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 2, done.stderr
     assert reason in done.stderr

@@ -8,8 +8,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from tests.waiting import LIMIT_S
+
 T = TypeVar("T")
-LIMIT_S = 60.0
 
 
 class Meeting:

@@ -18,8 +18,7 @@ from deploy.node.nats_server import free_port
 from shared.bus.client import Bus
 from shared.stop_signals import SAME_STOP_S
 from tests.servers import NatsServer
-
-WAIT_S = 30.0
+from tests.waiting import LIMIT_S
 
 
 class Sample:
@@ -36,7 +35,7 @@ class Sample:
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; (0, b"") while nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=LIMIT_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -46,7 +45,7 @@ class Sample:
 
     def wait_for(self, path: str, status: int) -> bytes:
         """The body once the path answers with this status."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             got, body = self.get(path)
             if got == status:
@@ -56,7 +55,7 @@ class Sample:
 
     def wait_for_words(self, words: str) -> None:
         """Until the log has them."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + LIMIT_S
         while words not in self.log():
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.02)
@@ -67,7 +66,7 @@ class Sample:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit status after a signal."""
         self.process.send_signal(number)
-        return self.process.wait(WAIT_S)
+        return self.process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_gauges_of_what_a_process_holds(nats_server: NatsServer, tmp_path: Path,
     assert all(gauge(during, name) >= gauge(before, name) + 5 for name in moving)
     for connection in idle:
         connection.close()
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + LIMIT_S
     while any(gauge(sample.get("/metrics")[1], name) != gauge(before, name) for name in moving):
         assert time.monotonic() < deadline, "descriptors or tasks did not return to their baseline"
     assert sample.stop() == 0
@@ -163,7 +162,7 @@ def test_bad_end(
 ) -> None:
     sample = Sample(tmp_path / "log", nats_server.url, "--mode", mode)
     processes.append(sample)
-    assert sample.process.wait(WAIT_S) == status
+    assert sample.process.wait(LIMIT_S) == status
     assert words in sample.log()
 
 
@@ -202,14 +201,14 @@ def test_a_second_signal_ends_the_drain_unless_it_comes_with_the_first(
 def test_bad_nats_url_exits_2(url: str, tmp_path: Path, processes: list[Sample]) -> None:
     sample = Sample(tmp_path / "log", url)
     processes.append(sample)
-    assert sample.process.wait(WAIT_S) == 2
+    assert sample.process.wait(LIMIT_S) == 2
     assert "--nats" in sample.log()
 
 
 def test_taken_health_port_exits_1(nats_server: NatsServer, tmp_path: Path, processes: list[Sample]) -> None:
     sample = Sample(tmp_path / "log", nats_server.url, "--health-port", str(nats_server.port))
     processes.append(sample)
-    assert sample.process.wait(WAIT_S) == 1
+    assert sample.process.wait(LIMIT_S) == 1
     assert f"--health-port {nats_server.port}: " in sample.log()
 
 
@@ -218,13 +217,13 @@ async def test_nats_service_api(nats_server: NatsServer, tmp_path: Path, process
     processes.append(sample)
     await asyncio.to_thread(sample.wait_for, "/ready", 200)
     bus = await Bus.connect(nats_server.url, "test")
-    ping = json.loads(await bus.request("$SRV.PING", b"", 5))
+    ping = json.loads(await bus.request("$SRV.PING", b"", LIMIT_S))
     assert ping["type"] == "io.nats.micro.v1.ping_response"
     assert ping["name"] == "sample"
-    info = json.loads(await bus.request("$SRV.INFO.sample", b"", 5))
+    info = json.loads(await bus.request("$SRV.INFO.sample", b"", LIMIT_S))
     assert info["type"] == "io.nats.micro.v1.info_response"
     assert info["endpoints"] == [{"name": "echo", "subject": "test.echo", "queue_group": "test", "metadata": {}}]
-    stats = json.loads(await bus.request(f"$SRV.STATS.sample.{ping['id']}", b"", 5))
+    stats = json.loads(await bus.request(f"$SRV.STATS.sample.{ping['id']}", b"", LIMIT_S))
     assert stats["type"] == "io.nats.micro.v1.stats_response"
     assert stats["endpoints"][0]["num_requests"] == 4
     assert stats["endpoints"][0]["average_processing_time"] == 25

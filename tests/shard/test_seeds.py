@@ -17,6 +17,7 @@ from tests.shard.invariants import problems
 from tests.shard.many import Result, report, run_many, run_seed
 from tests.shard.scenario import ALL_FAULTS, Scenario
 from tests.shard.shard import Shard
+from tests.waiting import LIMIT_S
 
 NUM_SEEDS = 1000
 NUM_MORE_SEEDS = 4000
@@ -74,7 +75,7 @@ def test_a_seed_is_a_run(hash_seed: str) -> None:
     code = f"from tests.shard.test_seeds import digest; print([digest(seed) for seed in {seeds}])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, timeout=LIMIT_S
     )
     assert done.stdout.strip() == str([digest(seed) for seed in seeds])
     assert len({digest(seed) for seed in seeds}) == len(seeds)

@@ -22,7 +22,7 @@ from shared.messages.pipeline import End, Request
 from shared.service import ServiceHost
 from tests.servers import NatsServer
 from tests.tokenizer.tiny_served_model import NAME, served_model
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 REQUEST_ID = "00112233445566778899aabbccddeeff"
 ASK: dict[str, Any] = {"v": 1, "model": "tiny", "prompt": "The capital", "params": {"max_tokens": 5}}
@@ -130,7 +130,7 @@ async def running(
         yield run
     finally:
         host.stopping.set()
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, LIMIT_S)
         await client.close()
         await host.bus.close()
 

@@ -26,9 +26,8 @@ from tests.servers import NatsServer
 from tests.service_process import command, start
 from tests.stored_models import store_tiny_model
 from tests.tiny_models import make_tiny_model, make_tiny_tokenizer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
-EXIT_LIMIT_S = 30.0
 ASK: dict[str, Any] = {
     "v": 1,
     "model": "small",
@@ -67,7 +66,7 @@ async def test_a_process_serves_chat_under_its_served_name_and_exits_0(
         answer = msgspec.json.decode(await bus.request(subjects.INFER, msgspec.json.encode(ASK), 10))
         assert answer["kind"] == "accepted", answer
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, (tmp_path / "log").read_text()
+        assert await asyncio.to_thread(process.wait, LIMIT_S) == 0, (tmp_path / "log").read_text()
     finally:
         await bus.close()
         if process.poll() is None:

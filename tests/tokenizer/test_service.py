@@ -31,7 +31,7 @@ from tests.tokenizer.running_service import (
     records,
     running,
 )
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 async def test_a_request_over_a_real_log(nats_server: NatsServer) -> None:
@@ -339,7 +339,7 @@ async def test_a_stop_while_the_log_is_away_leaves_requests_unanswered_and_ends_
 
     async with running(nats_server, AwayLog(time.time_ns), drain_timeout_s=drain_timeout_s) as run:
         inbox = await run.ask(subjects.INFER, ASK)
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), LIMIT_S)
         if hurry:
             run.host.hurrying.set()
     assert inbox.raw == []

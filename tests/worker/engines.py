@@ -12,12 +12,12 @@ from services.worker.core.plan_executor import PlanExecutor, Step
 from services.worker.engine.interface import StepInput, StepOutput, Swaps
 from shared.messages.pipeline import Rows, StepPlan
 from shared.prefix_hash import extend
+from tests.waiting import LIMIT_S
 
 VOCAB_SIZE = 1000
 BLOCK_SIZE = 4
 NUM_BLOCKS = 256
 MAX_MODEL_LEN = 128
-LIMIT_S = 20.0
 
 
 class MemoryEngine:

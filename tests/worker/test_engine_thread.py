@@ -17,7 +17,8 @@ from services.worker.engine_thread import EngineFailed, EngineThread, EpochOpene
 from services.worker.step_runner import MAX_FAILURES_IN_A_ROW, StepDone
 from shared.messages.pipeline import StepPlan
 from shared.messages.sampling import Sampling
-from tests.worker.engines import BLOCK_SIZE, LIMIT_S, MemoryEngine, PipelinedMemoryEngine, continuation, make_executor
+from tests.waiting import LIMIT_S
+from tests.worker.engines import BLOCK_SIZE, MemoryEngine, PipelinedMemoryEngine, continuation, make_executor
 from tests.worker.plans import Planned, SmallLeader, rows_of
 
 # As shared.logs makes it: rich's tracebacks, the default, keep what they show.

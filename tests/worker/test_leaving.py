@@ -16,8 +16,8 @@ from shared.messages.pipeline import Fence
 from shared.messages.sampling import Sampling
 from tests.servers import NatsServer
 from tests.service_process import command, start
-from tests.waiting import until
-from tests.worker.test_process import EXIT_LIMIT_S, leader_of
+from tests.waiting import LIMIT_S, until
+from tests.worker.test_process import leader_of
 
 FOR_EVER = ("--test-hang-step", "6", "--test-hang-s", "0")
 DRAIN_S = 4.0
@@ -34,8 +34,8 @@ class RunningWorker:
     def log(self) -> str:
         return self._log.read_text()
 
-    async def exit_status(self, limit_s: float = EXIT_LIMIT_S) -> int:
-        return await asyncio.to_thread(self.process.wait, limit_s)
+    async def exit_status(self) -> int:
+        return await asyncio.to_thread(self.process.wait, LIMIT_S)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from services.worker.native_threads import NICENESS, NativeThread, run_in_native
 from services.worker.niceness import step_back
 from tests.servers import NatsServer
 from tests.service_process import command, start
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tests.worker.test_process import leader_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="niceness belongs to a thread on Linux only")
@@ -79,7 +79,7 @@ async def test_in_a_worker_all_that_computes_is_nicer_than_the_loop(
             found = threads_of(process)
         finally:
             process.terminate()
-            await asyncio.to_thread(process.wait, 30)
+            await asyncio.to_thread(process.wait, LIMIT_S)
     own = found.pop(process.pid)
     assert own == niceness()
     assert list(found.values()).count(min(19, own + NICENESS)) >= 2, "the engine's thread and its team's"

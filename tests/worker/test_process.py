@@ -15,10 +15,8 @@ from shared.bus.nats_log import NatsLog
 from shared.messages.sampling import Sampling
 from tests.servers import NatsServer
 from tests.service_process import command, start
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tests.worker.stub_leader import StubLeader
-
-EXIT_LIMIT_S = 30.0
 
 
 @asynccontextmanager
@@ -50,7 +48,7 @@ async def test_sigterm_finishes_what_is_planned_and_exits_0(
             ]
             await until(lambda: all(len(leader.tokens(sequence)) > 5 for sequence in sequences), "some tokens")
             process.send_signal(signal.SIGTERM)
-            status = await asyncio.to_thread(process.wait, EXIT_LIMIT_S)
+            status = await asyncio.to_thread(process.wait, LIMIT_S)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -75,7 +73,7 @@ async def test_a_start_that_cannot_be_exits_2_with_the_reason(
 ) -> None:
     arguments = [*command("worker", repository, "--nats", nats_server.url), *options]
     done = await asyncio.to_thread(
-        subprocess.run, arguments, capture_output=True, text=True, timeout=EXIT_LIMIT_S, check=False
+        subprocess.run, arguments, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 2
     assert reason in done.stderr
@@ -84,4 +82,4 @@ async def test_a_start_that_cannot_be_exits_2_with_the_reason(
 
 def test_a_fake_worker_does_without_torch() -> None:
     code = "import sys, services.worker.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=EXIT_LIMIT_S).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=LIMIT_S).returncode == 0

@@ -24,7 +24,7 @@ from shared.messages.pipeline import Fence
 from shared.messages.sampling import Sampling
 from shared.service import ServiceHost
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tests.worker.plans import Planned
 from tests.worker.stub_leader import StubLeader
 from tests.worker.test_fake_engine import batch_of, row
@@ -102,7 +102,7 @@ async def shard(
             yield running
         finally:
             host.stopping.set()
-            await asyncio.wait_for(running.running, 20)
+            await asyncio.wait_for(running.running, LIMIT_S)
             await until(lambda: leader.heartbeats[-1].leaving, "the heartbeat that says it leaves")
             await leader.stop()
     finally:
@@ -226,7 +226,7 @@ async def test_a_dying_engine_ends_the_process(nats_server: NatsServer) -> None:
     with pytest.raises(EngineBroken):
         async with shard(nats_server, engine) as running:
             await running.ask(2 * MAX_FAILURES_IN_A_ROW)
-            await asyncio.wait_for(running.running, 20)
+            await asyncio.wait_for(running.running, LIMIT_S)
 
 
 async def test_an_error_on_the_way_to_the_log_ends_the_process(
@@ -241,4 +241,4 @@ async def test_an_error_on_the_way_to_the_log_ends_the_process(
         async with shard(nats_server, make_engine()) as running:
             monkeypatch.setattr(running.worker.window, "add", fail)
             await running.ask(1)
-            await asyncio.wait_for(running.running, 20)
+            await asyncio.wait_for(running.running, LIMIT_S)

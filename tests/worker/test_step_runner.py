@@ -13,10 +13,10 @@ from services.worker.engine.isolation import EngineBroken
 from services.worker.engine_thread import EngineFailed, EpochOpened, StepDropped
 from services.worker.step_runner import StepDone
 from shared.messages.sampling import Sampling
-from tests.waiting import until_now
+from tests.waiting import LIMIT_S, until_now
 from tests.worker.engines import PipelinedMemoryEngine, continuation
 from tests.worker.plans import Planned, rows_of
-from tests.worker.test_engine_thread import LIMIT_S, Bench
+from tests.worker.test_engine_thread import Bench
 
 BAD_SEED = 13
 

@@ -10,10 +10,8 @@ from services.worker.engine.interface import Launched, StepInput, StepOutput
 from services.worker.service import EngineStuck
 from shared.messages.pipeline import Fence
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tests.worker.test_service import Shard, make_engine, shard
-
-LIMIT_S = 30.0
 
 
 class Gate:

@@ -11,6 +11,7 @@ from shared.log.port import LogFull, LogUnavailable
 from shared.logs import get_logger
 from shared.messages.codec import decoder
 from shared.messages.pipeline import Done, End
+from tests.waiting import LIMIT_S
 
 RID = "a" * 32
 
@@ -76,5 +77,5 @@ async def test_a_drain_while_the_log_is_away_ends_and_leaves_nothing_running() -
     background = BackgroundAppender(AwayLog(lambda: 0), get_logger())
     for number in range(3):
         background.append([(End(request_id=f"{number:032x}", reason="deadline"), f"deadline-{number}")])
-    await asyncio.wait_for(background.drain(0.05), 10)
+    await asyncio.wait_for(background.drain(0.05), LIMIT_S)
     assert background.num_pending == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy.node.folder import DataFolder
 from deploy.node.node import Node
 from deploy.node.processes import Start
+from tests.waiting import LIMIT_S
 
 SLEEP = "import time\nprint('hello', flush=True)\nopen({ready!r}, 'w').close()\nwhile True: time.sleep(60)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
@@ -104,7 +105,7 @@ async def run_for_ever(root: Path) -> None:
     folder.open()
     processes = [Dummy(root, "worker-0", "worker", STUBBORN), Dummy(root, "gateway-0", "gateway")]
     async with Node(processes, folder, Record(), 0.2) as node:
-        await node.wait_ready(30)
+        await node.wait_ready(LIMIT_S)
         sys.stdout.write(" ".join(str(pid) for pid in node.pids.values()) + f" {os.getpid()}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

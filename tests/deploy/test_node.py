@@ -25,9 +25,7 @@ from tests.deploy.dummies import (
     Record,
 )
 from tests.processes import is_alive, wait_until_gone
-from tests.waiting import until
-
-READY_S = 30.0
+from tests.waiting import LIMIT_S, until
 
 
 def make_node(folder: DataFolder, processes: Sequence[Dummy], drain_s: float = 10.0) -> tuple[Node, Record]:
@@ -42,7 +40,7 @@ def running(node: Node) -> dict[str, int]:
 async def test_logs_and_pids_lie_in_the_folder(folder: DataFolder, tmp_path: Path) -> None:
     node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker")])
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         assert int(folder.pid_file("worker-0").read_text()) == running(node)["worker-0"]
     assert folder.log("worker-0").read_text() == "hello\n"
     assert not folder.pid_file("worker-0").exists()
@@ -53,11 +51,11 @@ async def test_killed_process_starts_again_at_once(folder: DataFolder, tmp_path:
     dummies = [Dummy(tmp_path, "worker-0", "worker"), Dummy(tmp_path, "gateway-0", "gateway")]
     node, record = make_node(folder, dummies)
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         before = running(node)
         dummies[0].probes[0].file.unlink()
         os.kill(before["worker-0"], signal.SIGKILL)
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         after = running(node)
         assert after["worker-0"] != before["worker-0"]
         assert after["gateway-0"] == before["gateway-0"]
@@ -69,7 +67,7 @@ async def test_stops_in_drain_order(folder: DataFolder, tmp_path: Path) -> None:
     roles = ["nats-server", "detokenizer", "worker", "gateway", "scheduler", "tokenizer"]
     node, record = make_node(folder, [Dummy(tmp_path, role, role) for role in roles])
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
     assert record.stopped == ["gateway", "tokenizer", "worker", "scheduler", "detokenizer", "nats-server"]
     assert node.is_clean
 
@@ -80,7 +78,7 @@ async def test_a_second_sigterm_ends_what_drains_too_long(folder: DataFolder, tm
     dummies = [Dummy(tmp_path, "gateway-0", "gateway", DRAINING), Dummy(tmp_path, "worker-0", "worker", DRAINING)]
     node, record = make_node(folder, dummies, drain_s=1000 if hurry else 0.1)
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         if hurry:
             node.hurry()
     assert node.is_clean
@@ -95,7 +93,7 @@ async def test_stubborn_process_is_killed_in_the_end(
     monkeypatch.setattr("deploy.node.child.KILL_AFTER_S", 0.2)
     node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", STUBBORN)], drain_s=0.1)
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         pids = running(node)
     assert not node.is_clean
     assert wait_until_gone(list(pids.values())) == []
@@ -107,14 +105,14 @@ async def test_listeners_are_closed_before_the_gateways_drain(folder: DataFolder
     alive: list[bool] = []
     node = Node([gateway], folder, Record(), 0.1, lambda: alive.append(is_alive(node.pids["gateway-0"] or 0)))
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
     assert alive == [True]
 
 
 async def test_default_action_of_sigterm_is_a_clean_end(folder: DataFolder, tmp_path: Path) -> None:
     node, _ = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", SLEEP)])
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
     assert node.is_clean
 
 
@@ -125,7 +123,7 @@ async def test_what_a_process_is_at_is_told_until_it_is_ready(folder: DataFolder
     worker.state = "loading"
     node, record = make_node(folder, [worker, gateway])
     async with node:
-        ready = asyncio.ensure_future(node.wait_ready(READY_S))
+        ready = asyncio.ensure_future(node.wait_ready(LIMIT_S))
         await until(lambda: record.waiting and record.waiting[-1] == {"worker-0": "loading"}, "the gateway")
         worker.state = "warming up"
         await until(lambda: record.waiting[-1] == {"worker-0": "warming up"}, "what the worker is at")
@@ -139,7 +137,7 @@ async def test_hopeless_start_fails_with_its_reason(folder: DataFolder, tmp_path
     node, _ = make_node(folder, dummies)
     with pytest.raises(StartFailed, match=r"worker-0 ended with status 2(.|\n)*needs 5 blocks, there are 3"):
         async with node:
-            await node.wait_ready(READY_S)
+            await node.wait_ready(LIMIT_S)
     assert running(node) == {}
 
 
@@ -147,7 +145,7 @@ async def test_crash_loop_fails_the_start_after_three_deaths(folder: DataFolder,
     node, record = make_node(folder, [Dummy(tmp_path, "worker-0", "worker", CRASH)])
     with pytest.raises(StartFailed, match=r"worker-0 ended with status 1(.|\n)*boom"):
         async with node:
-            await node.wait_ready(READY_S)
+            await node.wait_ready(LIMIT_S)
     assert [delay for _, _, delay in record.deaths] == [0.0, 0.1, 0.2]
 
 
@@ -168,7 +166,7 @@ async def test_a_process_that_dies_while_the_disk_is_full_is_tried_again_and_no_
     worker, gateway = OnFullDisk(tmp_path, "worker-0", "worker"), Dummy(tmp_path, "gateway-0", "gateway")
     node, record = make_node(folder, [worker, gateway])
     async with node:
-        await node.wait_ready(READY_S)
+        await node.wait_ready(LIMIT_S)
         before = running(node)
         worker.is_full = True
         os.kill(before["worker-0"], signal.SIGKILL)
@@ -189,7 +187,7 @@ async def test_a_start_that_is_impossible_fails_with_its_reason(folder: DataFold
     node, _ = make_node(folder, [worker])
     with pytest.raises(StartFailed, match=r"worker-0 cannot be started: .*No space left on device"):
         async with node:
-            await node.wait_ready(READY_S)
+            await node.wait_ready(LIMIT_S)
 
 
 async def test_start_that_takes_too_long_fails(folder: DataFolder, tmp_path: Path) -> None:
@@ -208,7 +206,7 @@ async def test_missing_command_is_told(folder: DataFolder, tmp_path: Path) -> No
     node, _ = make_node(folder, [Missing(tmp_path, "worker-0", "worker")])
     with pytest.raises(StartFailed, match="/no/such/command: No such file"):
         async with node:
-            await node.wait_ready(READY_S)
+            await node.wait_ready(LIMIT_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -20,12 +20,12 @@ from tests.e2e.streams import all_running, connect
 from tests.nats.local_cluster import NAMES, LocalCluster
 from tests.nats.secured import credentials_of
 from tests.nodes import RunningNode, wrongs
+from tests.waiting import LIMIT_S
 
 MODEL = "smollm2-135m"
 NUM_STREAMS = 8
 NUM_TOKENS = 150
 OPTIONS = ("--engine", "fake", "--fake-mode", "chained", "--fake-step-ms", "20", "--nats-replicas", "3")
-ELECTION_S = 60.0  # an election takes 4 to 9 s on an idle machine
 STALL_S = 12.0
 
 
@@ -46,7 +46,7 @@ class Fixture:
 
     async def healthy(self) -> str:
         """Wait until the log has a leader and two followers that have everything; the leader."""
-        end = asyncio.get_running_loop().time() + ELECTION_S
+        end = asyncio.get_running_loop().time() + LIMIT_S
         while asyncio.get_running_loop().time() < end:
             info = await self.info()
             if info is not None and info.cluster is not None and info.cluster.leader:
@@ -58,7 +58,7 @@ class Fixture:
 
     async def led_by_another(self, name: str) -> None:
         """Wait until another server than this leads the log."""
-        end = asyncio.get_running_loop().time() + ELECTION_S
+        end = asyncio.get_running_loop().time() + LIMIT_S
         while asyncio.get_running_loop().time() < end:
             info = await self.info()
             if info is not None and info.cluster is not None and info.cluster.leader not in (None, "", name):

@@ -18,7 +18,7 @@ from shared.service import ServiceHost
 from tests.gateway.raw_stream import Open, Streaming, head_of
 from tests.gateway.stand_in import StandIn
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 class Running:
@@ -30,7 +30,7 @@ class Running:
         self.stand_in = stand_in
         self.registry = registry
         self.port = gateway.server.port
-        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=LIMIT_S)
 
     async def complete(self, **fields: Any) -> httpx.Response:
         """POST /v1/completions with defaults for what is not given."""

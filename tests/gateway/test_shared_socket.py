@@ -18,7 +18,7 @@ from shared import subjects
 from tests.gateway.conftest import Running, start_gateway, stop_gateway
 from tests.gateway.stand_in import StandIn
 from tests.servers import NatsServer
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 NUM_CONNECTIONS = 64
 
@@ -45,7 +45,7 @@ async def join(nats_server: NatsServer, stand_in: StandIn, listener: socket.sock
 
 async def connect_at_once(port: int) -> list[int]:
     """The statuses of many requests, each on a connection of its own."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S, trust_env=False) as client:
         body = {"model": "tiny", "prompt": "hello"}
         answers = await asyncio.gather(
             *(
@@ -78,7 +78,7 @@ async def test_clients_wait_while_no_gateway_is_there(
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
     writer.write(b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n")
     pair.append(await join(nats_server, stand_in, listener))
-    assert b"200 OK" in await asyncio.wait_for(reader.readline(), 20)
+    assert b"200 OK" in await asyncio.wait_for(reader.readline(), LIMIT_S)
     writer.close()
     await writer.wait_closed()
 
@@ -157,7 +157,7 @@ class Process:
 
 def test_a_descriptor_that_is_no_socket_is_one_clear_line(nats_server: NatsServer) -> None:
     command = [sys.executable, "-m", "services.gateway", "--nats", nats_server.url, "--listen-fd", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2
     assert "--listen-fd 1: cannot listen there" in done.stderr
     assert "Traceback" not in done.stderr

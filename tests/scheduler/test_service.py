@@ -26,10 +26,9 @@ from shared.service import ServiceHost
 from tests.log.records import request
 from tests.servers import NatsServer
 from tests.service_process import start
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 RID = "a" * 32
-EXIT_LIMIT_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +44,7 @@ async def serving(server: NatsServer) -> AsyncIterator[SchedulerService]:
         yield service
     finally:
         host.stopping.set()
-        await asyncio.wait_for(running, EXIT_LIMIT_S)
+        await asyncio.wait_for(running, LIMIT_S)
         await host.bus.close()
         REGISTRY.unregister(service._metrics)
 
@@ -136,9 +135,9 @@ async def test_a_scheduler_that_is_told_to_stop_before_it_knows_the_log_goes(
     host.bus = await Bus.connect(nats_server.url, host.name)
     service = SchedulerService(host, config, await NatsLog.open(host.bus, config.shard))
     running = asyncio.create_task(service.run())
-    await asyncio.wait_for(starting.wait(), EXIT_LIMIT_S)
+    await asyncio.wait_for(starting.wait(), LIMIT_S)
     host.stopping.set()
-    await asyncio.wait_for(running, EXIT_LIMIT_S)
+    await asyncio.wait_for(running, LIMIT_S)
     await host.bus.close()
     REGISTRY.unregister(service._metrics)
 
@@ -154,7 +153,7 @@ async def test_an_idle_leader_that_goes_leaves_no_gap(
         monkeypatch.setattr(leadership, "LEADER_SILENCE_S", float("inf"))
         async with serving(nats_server) as standby:
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, log.read_text()
+            assert await asyncio.to_thread(process.wait, LIMIT_S) == 0, log.read_text()
             await until(lambda: standby.leader is not None, "the hand-over")
     finally:
         await heard.bus.close()
@@ -193,7 +192,7 @@ async def test_a_leader_that_is_told_to_stop_while_the_log_is_away_exits_0(
         await until(lambda: heard.beats[-1].load.num_queued_reqs == 1, "the request")
         await asyncio.to_thread(nats_server.kill)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, EXIT_LIMIT_S) == 0, log.read_text()
+        assert await asyncio.to_thread(process.wait, LIMIT_S) == 0, log.read_text()
     finally:
         await heard.bus.close()
         if process.poll() is None:

@@ -28,9 +28,15 @@ def get(url: str) -> tuple[int, str]:
 
 def sample(text: str, name: str) -> float:
     """A sample without labels, from the text of /metrics."""
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    found = sample_or_none(text, name)
     assert found is not None, name
-    return float(found[1])
+    return found
+
+
+def sample_or_none(text: str, name: str) -> float | None:
+    """None from a process that listens already and has not come to its own metrics yet."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return None if found is None else float(found[1])
 
 
 def probe(node: RunningNode, process: str, path: str) -> str:

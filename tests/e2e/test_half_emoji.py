@@ -6,6 +6,7 @@ The text of half a character is nothing yet: another detokenizer must find it ag
 import asyncio
 import itertools
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 from services.worker.engine.fake import FakeEngine
 from services.worker.engine.interface import RowSampling, StepInput
 from shared.messages.sampling import Sampling
-from tests.e2e.probes import metric
+from tests.e2e.probes import metric, probe, sample_or_none
 from tests.e2e.streams import Answer, connect, stream
 from tests.nodes import RunningNode, wrongs
 from tests.stored_models import smollm2
@@ -112,8 +113,9 @@ async def test_a_detokenizer_killed_between_the_bytes_of_an_emoji(
 
 
 def metric_or_none(node: RunningNode, process: str) -> float | None:
-    """Readers of a detokenizer that may not listen yet."""
+    """Readers of a detokenizer that may not listen yet, or not have come to its metrics."""
     try:
-        return metric(node, process, "tokenbus_detokenizer_readers")
-    except (OSError, IndexError):
+        text = probe(node, process, "/metrics")
+    except (OSError, HTTPException):
         return None
+    return sample_or_none(text, "tokenbus_detokenizer_readers")

@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
@@ -43,6 +44,11 @@ class StartError(Exception):
 
     The message is for the operator; it is logged in one line and the process exits 2, which supervisors do not retry.
     """
+
+    @classmethod
+    def of_path(cls, option: str, path: Path, error: OSError) -> "StartError":
+        """What cannot be done at the path that an option gave, or below it."""
+        return cls(f"{option}: {error.filename or path}: {error.strerror or error}")
 
 
 class ServiceHost:

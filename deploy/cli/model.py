@@ -16,7 +16,7 @@ from deploy.cli.progress import model_progress
 from shared.repository.errors import BadModelFile, ModelError, ModelNotFound
 from shared.repository.inspect import default_name, inspect_path
 from shared.repository.known import KNOWN_MODELS
-from shared.repository.store import ModelRepository, check_name, check_version
+from shared.repository.store import ModelRepository
 from shared.repository.stored_model import StoredModel
 
 _PLAIN_WIDTH = 160
@@ -82,21 +82,14 @@ def _command(commands: Any, name: str, run_it: Callable[..., int], text: str) ->
 
 def _add(repository: ModelRepository, args: argparse.Namespace) -> int:
     path = Path(args.source)
-    if args.name:
-        check_name(args.name)
-    if args.version:
-        check_version(args.version)  # before anything is downloaded or hashed for it
     with model_progress(_console(stderr=True)) as progress:
         if path.exists():
             name = args.name or default_name(path)
-            check_name(name)
+            repository.check_new(name, args.version)  # before files are looked into
             before = repository.versions(name)
             model = repository.add(inspect_path(path), name, args.version, progress)
         elif args.source in KNOWN_MODELS:
             before = repository.versions(args.name or args.source)
-            if args.version in before:
-                name = args.name or args.source
-                raise ModelError(f"model {name} already has a version {args.version}; versions never change")
             model = repository.add_known(args.source, args.name, args.version, progress)
         else:
             known = ", ".join(sorted(KNOWN_MODELS))

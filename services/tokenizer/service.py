@@ -273,9 +273,7 @@ def load_models(config: TokenizerConfig) -> dict[str, ServedModel]:
     except (ModelError, ModelLoadError) as error:
         raise StartError(str(error)) from error
     except OSError as error:
-        raise StartError(
-            f"--model-repository: {error.filename or repository.root}: {error.strerror or error}"
-        ) from error
+        raise StartError.of_path("--model-repository", repository.root, error) from error
 
 
 async def serve(host: ServiceHost, config: TokenizerConfig) -> None:

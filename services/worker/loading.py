@@ -43,9 +43,7 @@ def load_engine(config: WorkerConfig, around_build: AroundBuild = nullcontext) -
     except ModelError as error:
         raise StartError(str(error)) from error
     except OSError as error:
-        raise StartError(
-            f"--model-repository: {error.filename or repository.root}: {error.strerror or error}"
-        ) from error
+        raise StartError.of_path("--model-repository", repository.root, error) from error
     if config.engine == "fake":
         return with_switched_faults(load_fake_engine(model, config), model, config)
     if config.tensor_parallel_size > 1:

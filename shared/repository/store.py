@@ -132,17 +132,27 @@ class ModelRepository:
         """Where it is remembered what the version's weights were found to hold."""
         return self.root / _HASHES / name / f"{version}.json"
 
+    def check_new(self, name: str, version: str | None) -> None:
+        """Raises ModelError for a bad name, and for a bad version or one that exists."""
+        check_name(name)
+        if version is None:
+            return
+        check_version(version)
+        if version in self.versions(name):
+            raise ModelError(f"model {name} already has a version {version}; versions never change")
+
     def add_known(
         self, known: str, name: str | None = None, version: str | None = None, progress: Progress = no_progress
     ) -> StoredModel:
         """Fetch a model of KNOWN_MODELS and add it, under its own name unless another is given.
 
         Processes that ask at the same time wait for the first one's download. Raises ModelNotFound for an unknown one,
-        ModelError when it cannot be fetched, and what add raises.
+        ModelError when it cannot be fetched, and what add raises, if it can before anything is fetched.
         """
         if known not in KNOWN_MODELS:
             raise ModelNotFound(f"unknown model {known[:80]!r}; known models: {', '.join(sorted(KNOWN_MODELS))}")
         model, name = KNOWN_MODELS[known], name or known
+        self.check_new(name, version)
         with self._locked(_DOWNLOAD_LOCK):
             existing = self.versions(name)
             if version is None and existing:
@@ -170,13 +180,10 @@ class ModelRepository:
         When the newest version holds the same files, it is opened instead. Raises ModelError for a bad name, a bad
         version or one that exists; BadModelFile when the copy differs from what was checked. Nothing half remains.
         """
-        check_name(name)
-        if version is not None:
-            check_version(version)
+        self.check_new(name, version)
         with self._locked():
+            self.check_new(name, version)  # somebody else may have been faster
             existing = self.versions(name)
-            if version is not None and version in existing:
-                raise ModelError(f"model {name} already has a version {version}; versions never change")
             with self._temporary_folder() as staged:
                 files = _copy_files(source, staged, f"add {name}", progress)
                 check_weights(source.weight_format, [staged / item for item in source.weight_files], source.config)
